@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field, field_validator, model_validator
 
 from indexes.addons.bm25 import Bm25Config
+from indexes.corpora.documents import DocumentsConfig
 from indexes.encoding.embed import Dtype
 from indexes.encoding.encoders import EMBEDDED, NO_ENCODER, NONE, EncoderSpec, Overrides, find_encoder, read_spec
 from indexes.encoding.runtimes import Backend
@@ -23,6 +24,7 @@ class IndexConfig(StageConfig):
     type: TypeName = Field("flat", description="flat and flat-fp16 are exact; steprag plan index compares them all")
     ann: AnnConfig = AnnConfig()
     bm25: Bm25Config = Bm25Config()
+    documents: DocumentsConfig = DocumentsConfig()
     max_skipped: float = Field(
         0.001, ge=0, lt=1, description="share of the corpus's lines that may be no passages and are left out"
     )

@@ -99,6 +99,7 @@ def test_the_stages_run_without_any_extra(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("command", "extra"), [
     (["train", "--pairs", "{pairs}", "--out", "{tmp}/out"], "train"),
     (["index", "build", "--corpus", "{corpus}", "--out", "{tmp}/out"], "index"),
+    (["index", "build", "--corpus", "{corpus}.pdf", "--out", "{tmp}/out", "--encoder", "none"], "documents"),
     (["index", "serve", "--index", "{tmp}"], "service"),
     (["infer", "--dataset_name", "atlas", "--index", "{url}", "--out", "{tmp}/out"], "engines"),
     (["pairs", "export", "--pairs", "{pairs}", "--format", "verl", "--out", "{tmp}/out"], "data"),
@@ -108,6 +109,7 @@ def test_a_missing_package_is_one_line_that_names_the_extra(
 ) -> None:
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text('{"id": "1", "title": "A", "text": "One river."}\n')
+    (tmp_path / "corpus.jsonl.pdf").write_text("%PDF-1.4")
     with serve(retrieve) as retriever:
         given = {"pairs": pairs, "tmp": tmp_path, "corpus": corpus, "url": retriever.url}
         ended = without_extras(*(word.format(**given) for word in command))

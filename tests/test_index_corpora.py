@@ -190,7 +190,7 @@ def test_every_form_of_a_corpus_gives_the_same_passages(name: str, content: str 
     ("c.jsonl.xz", lzma.compress(LINES.encode())[:-9], "not a whole xz file"),
     ("c.jsonl", gzip.compress(LINES.encode(), mtime=0), r"is gzip by its first bytes \(name it .gz\)"),
     ("c.jsonl", b"PAR1 and more", r"is Parquet by its first bytes \(name it .parquet\)"),
-    ("c.html", b"<!DOCTYPE html>", "is XML or HTML by its first bytes"),
+    ("c.page", b"<!DOCTYPE html>", "is XML or HTML by its first bytes"),
     ("c.tar.gz", gzip.compress(b"c.jsonl".ljust(257, b"\0") + b"ustar\0", mtime=0), "is a tar archive .unpack it"),
     ("array.json", b'[{"id": 1},\n{"id": 2,}]', ":2: not JSON.*give one JSON object a line"),
 ])  # fmt: skip
@@ -198,28 +198,6 @@ def test_a_form_that_is_not_read_is_named(name: str, content: bytes, message: st
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         taken(tmp_path / name, tmp_path / "store")
-
-
-def test_a_folder_of_documents_is_cut_into_passages(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep/notes.md").write_text(
-        "# Tirana\n\nA capital.\nOf Albania.\n## Lima\n" + "word " * 230 + "\n###\nend"
-    )
-    (tmp_path / "plain.txt").write_text("#1 of all.\n\nMore.")
-    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
-    lines = [(line, item) for _, line, item in open_source(str(tmp_path)).items() if isinstance(item, Passage)]
-    assert [line for line, _ in lines] == [4, 6, 6, 6, 8, 3], "the line that each ends in"
-    read = [item for _, item in lines]
-    assert [(one.id, one.title, len(one.text.split())) for one in read] == [
-        ("deep/notes.md#1", "Tirana", 4), ("deep/notes.md#2", "Lima", 100), ("deep/notes.md#3", "Lima", 100),
-        ("deep/notes.md#4", "Lima", 30), ("deep/notes.md#5", "deep/notes.md", 1), ("plain.txt#1", "plain.txt", 4),
-    ]  # fmt: skip
-    assert read[0].text == "A capital. Of Albania."
-    assert count_rows(open_source(str(tmp_path / "deep/notes.md"))) == (5, True)
-    (tmp_path / "rows.txt").write_text('{"id": "7", "title": "T", "text": "x"}\n')
-    assert [item for _, _, item in open_source(str(tmp_path / "rows.txt")).items()] == [Passage("7", "T", "x")]
-    (tmp_path / "corpus.jsonl").write_text('{"id": "8", "title": "T", "text": "x"}\n')  # a data set, and its README.md
-    assert [item for _, _, item in open_source(str(tmp_path)).items()] == [Passage("8", "T", "x")]
 
 
 def test_beirs_questions_are_no_passages_of_their_folder(tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 Intake (`indexes.corpora.read_corpus`), encoding in shards (`indexes.encoding.shards`) and the index itself
 (`indexes.vectors.index_types`) follow one another; each begins where a killed build left it. An index of another type
-of the same corpus and encoder is built from the vectors that are there.
+of the same corpus and encoder is built from the vectors that are there. An update of an index to what its corpus is now
+reads changed documents alone, and takes over the vectors of passages that are the same.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import hashlib
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +44,15 @@ from indexes.folder.manifest import (
     read_index_manifest,
 )
 from indexes.folder.sealing import Begun, Built, building, link, restore, seal, shown
-from indexes.rows.passage_store import OFFSETS, PASSAGES, SKIPPED
+from indexes.rows.passage_store import (
+    DOCUMENTS,
+    OFFSETS,
+    PASSAGES,
+    SKIPPED,
+    PassageStore,
+    passage_text,
+    write_passages,
+)
 from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.gpu import gpu_faiss
 from indexes.vectors.index_types import TYPES, build_type, check_type, requested
@@ -55,6 +66,8 @@ from steprag.records.jsonl import existing, read_json, write_json
 from steprag.records.sealed import check_files
 
 INTAKE = "intake.json"
+FRESH = "fresh"
+"""While an index is updated: the folder of the passages that are encoded."""
 QUERIES = 500
 """Questions that are measured at most."""
 PLAIN = {"dtype": "float32", "backend": "torch"}
@@ -72,20 +85,23 @@ class _Order:
 
 
 def build_index(
-    corpus: str, out: Path, config: IndexConfig, vectors_from: Path | None = None, *, hybrid: bool = False
-) -> Built:
+    corpus: str, out: Path, config: IndexConfig, vectors_from: Path | None = None, *, hybrid: bool = False,
+    update: bool = False,
+) -> Built:  # fmt: skip
     """Builds the index folder `out`, or finds it built from the same corpus, encoder and type.
 
     `hybrid` adds BM25 and title links; an index without vectors has BM25 anyway. An index of the same corpus and
-    encoder but of another type, at `out` or at `vectors_from`, gives its vectors.
+    encoder but of another type, at `out` or at `vectors_from`, gives its vectors. `update`: so does an index of the
+    corpus as it was, at `out`, to passages that are the same; BM25 and links that it has are built anew.
     Raises ConfigError where `out` holds anything else, and DataError where the corpus is not in order; either way
     `out` is as before. A build that is killed goes on when it is started again.
     """
     out = out.expanduser().resolve()
-    order = _order(corpus, config)
     restore(out)
-    there = _existing(out, order.wanted)
+    order = _order(corpus, config, out)
+    there = _existing(out, order.wanted, update)
     reused = there is not None and there.identity == order.wanted
+    hybrid = hybrid or (update and LINKS in add_ons(out))
     manifest = there if there is not None and reused else _build(order, out, there is not None, vectors_from)
     return Built(out, manifest, reused, _add_ons(out, manifest, config, hybrid))
 
@@ -109,8 +125,13 @@ def _build(order: _Order, out: Path, replaced: bool, vectors_from: Path | None) 
     state = {key: order.wanted[key] for key in ("corpus", "encoder")}
     state |= config.model_dump(include={"dtype", "backend", "batch_tokens", "shard_rows", "max_skipped"})
     begun = Begun()
+    older = read_index_manifest(out) if replaced else None
+    updated = older is not None and older.identity["corpus"] != order.wanted["corpus"]
+    if older and updated:
+        state["updated"], giver = older.fingerprint, None
+        check_files(out, older.files, MEND, full=True)
     with building(out, state) as folder:
-        taken = _given(order, folder, giver) if giver else _taken_in(order, folder)
+        taken = _given(order, folder, giver) if giver else _taken_in(order, folder, out if updated else None)
         facts, measured = _indexed(order, folder, taken) if order.spec.dense else (IndexFacts(SPARSE, {}), {})
         stood = CorpusFacts(order.source.name, order.wanted["corpus"], taken.rows, taken.skipped)
         origin = read_index_manifest(giver).origin if giver else BUILT
@@ -123,13 +144,13 @@ def _build(order: _Order, out: Path, replaced: bool, vectors_from: Path | None) 
     return manifest
 
 
-def _order(corpus: str, config: IndexConfig) -> _Order:
+def _order(corpus: str, config: IndexConfig, out: Path) -> _Order:
     if not config.ray and config.encoder != NONE:
         for device in config.device.split(","):
             device_here(device, config.dtype)
     if TYPES[config.type].gpu:
         gpu_faiss(config.type)
-    source = open_source(corpus)
+    source = open_source(corpus, config.documents, out)
     folder, spec = chosen_encoder(config)
     if not spec.dense:
         if config.type != "flat":
@@ -147,21 +168,29 @@ def _arithmetic(config: IndexConfig) -> dict[str, str]:
     return {key: value for key, value in made.items() if value != PLAIN[key]}
 
 
-def _existing(out: Path, wanted: dict[str, Any]) -> IndexManifest | None:
-    """The manifest of the index at `out`, whose corpus and encoder are those wanted; None where `out` is free."""
+def _existing(out: Path, wanted: dict[str, Any], update: bool) -> IndexManifest | None:
+    """The manifest of the index at `out`, whose corpus and encoder are those wanted, but for the corpus where it is an
+    `update`; None where `out` is free.
+    """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
     if not (out / "manifest.json").is_file():
         raise ConfigError(f"{out} exists and is no index folder; choose another --out")
     manifest = read_index_manifest(out)
-    _check_giver(out, manifest, wanted, "choose another --out, or delete that folder")
+    remedy = "choose another --out, or delete that folder"
+    if not update:
+        _check_corpus(out, manifest, wanted, f"--update brings it up to date with this one, or {remedy}")
+    _check_giver(out, manifest, wanted, remedy)
     return manifest
+
+
+def _check_corpus(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], remedy: str) -> None:
+    if manifest.identity.get("corpus") != wanted["corpus"]:
+        raise ConfigError(f"{folder} holds an index of another corpus; {remedy}")
 
 
 def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], remedy: str) -> None:
     """Raises ConfigError where the folder's vectors are not those that are wanted. Queries' prefixes are in none."""
-    if manifest.identity.get("corpus") != wanted["corpus"]:
-        raise ConfigError(f"{folder} holds an index of another corpus; {remedy}")
     made = manifest.identity.get("encoder", {})
     differing = next((key for key, value in wanted["encoder"].items()
                       if key != "query_prefix" and made.get(key) != value), None)  # fmt: skip
@@ -174,8 +203,8 @@ def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], 
             raise ConfigError(f"{folder} holds vectors encoded in {here}; {remedy}")
 
 
-def _taken_in(order: _Order, folder: Path) -> Intake:
-    """Passages of the corpus and their vectors, as far as they are not there already."""
+def _taken_in(order: _Order, folder: Path, older: Path | None) -> Intake:
+    """Passages of the corpus and their vectors, as far as they are not there already, or in an `older` index."""
     config = order.config
     if (folder / INTAKE).is_file():
         taken = Intake(**read_json(folder / INTAKE))
@@ -186,8 +215,43 @@ def _taken_in(order: _Order, folder: Path) -> Intake:
         check_type(config.type, taken.rows, order.spec.dimension, config.ann)
         how = config.shard_rows, config.batch_tokens, config.dtype, config.backend
         work = Work(folder, order.encoder_folder, order.spec, taken.rows, *how)
-        encode_shards(work, config.device.split(",") * config.processes, config.ray)
+        if older and (older / VECTORS).is_file():
+            _carry_over(older, work, config)
+        else:
+            encode_shards(work, config.device.split(",") * config.processes, config.ray)
     return taken
+
+
+def _carry_over(older: Path, work: Work, config: IndexConfig) -> None:
+    """Lays out the vectors of all passages: those that an older index has, and the others, which are encoded."""
+    with PassageStore(older) as before, PassageStore(work.folder) as store:
+        rows = {key: row for row, key in enumerate(_hashes(before))}
+        known = np.array([rows.get(key, -1) for key in _hashes(store)])
+        fresh = np.flatnonzero(known < 0)
+        say(f"index: {len(known) - len(fresh):,} of {len(known):,} passages have their vectors already")
+        parts = [VectorFile(older / VECTORS, len(before), work.spec.dimension)]
+        if len(fresh):
+            (work.folder / FRESH).mkdir(exist_ok=True)
+            write_passages(work.folder / FRESH, map(store.read, fresh.tolist()))
+            part = dataclasses.replace(work, folder=work.folder / FRESH, rows=len(fresh))
+            encode_shards(part, config.device.split(",") * config.processes, config.ray)
+            parts.append(VectorFile(part.folder / VECTORS, len(fresh), work.spec.dimension))
+    known[fresh] = np.arange(len(fresh))
+    is_fresh = np.isin(np.arange(len(known)), fresh)
+    vectors = VectorFile.create(work.folder / VECTORS, work.rows, work.spec.dimension)
+    for start in range(0, work.rows, config.shard_rows):
+        block = slice(start, start + config.shard_rows)
+        values = np.empty((len(known[block]), work.spec.dimension), dtype=np.float32)
+        for number, part in enumerate(parts):
+            here = is_fresh[block] == bool(number)
+            values[here] = part.take(known[block][here])
+        vectors.write(start, values)
+
+
+def _hashes(store: PassageStore) -> Iterator[bytes]:
+    """Of what the encoder reads of each passage."""
+    for row in range(len(store)):
+        yield hashlib.blake2b(passage_text(store.read(row)).encode(), digest_size=16).digest()
 
 
 def _indexed(order: _Order, folder: Path, taken: Intake) -> tuple[IndexFacts, dict[str, Any]]:
@@ -205,12 +269,13 @@ def _indexed(order: _Order, folder: Path, taken: Intake) -> tuple[IndexFacts, di
 def _given(order: _Order, folder: Path, giver: Path) -> Intake:
     """Passages and vectors of another index of the same corpus and encoder, under a second name."""
     manifest = read_index_manifest(giver)
+    _check_corpus(giver, manifest, order.wanted, "its vectors are of no use here")
     _check_giver(giver, manifest, order.wanted, "its vectors are of no use here")
     rows = manifest.corpus.rows
     check_type(order.config.type, rows, order.spec.dimension, order.config.ann)
     say(f"index: the vectors of {giver} are taken; nothing is encoded")
     check_files(giver, manifest.files, MEND, full=True)
-    for name in (PASSAGES, OFFSETS, SKIPPED, VECTORS):
+    for name in (PASSAGES, OFFSETS, SKIPPED, VECTORS, DOCUMENTS):
         if (giver / name).is_file():
             link(giver / name, folder / name)
     for name in add_ons(giver):
@@ -243,17 +308,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--corpus",
         required=True,
-        help="JSON Lines, an array, a table with tabs or Parquet; a folder of them, or of Markdown and text files;"
-        " a Wikipedia dump (.xml.bz2), hub:OWNER/NAME, or the word atlas",
+        help="a folder of documents (PDF, DOCX, PPTX, ODT, EPUB, HTML, Markdown, text), or one; JSON Lines, an array, a"
+        " table with tabs or Parquet, or a folder of them; a Wikipedia dump (.xml.bz2), hub:OWNER/NAME, the word atlas",
     )
     parser.add_argument("--out", required=True, type=Path, help="the index folder to make, or to give another type")
     parser.add_argument("--vectors_from", type=Path, metavar="DIR", help="take the vectors of this index folder")
+    parser.add_argument("--update", action="store_true", help="bring the index at --out up to date with its corpus")
     parser.add_argument("--hybrid", action="store_true", help="BM25 and title links too, for sparse and hybrid search")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_options(parser, IndexConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(IndexConfig, arguments)
-    built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from, hybrid=arguments.hybrid)
+    hybrid, update = arguments.hybrid, arguments.update
+    built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from, hybrid=hybrid, update=update)
     if built.reused and not built.added:
         say(f"index: {built.path} holds this index already; nothing to do")
     sys.stdout.write(shown(built, as_json=arguments.json))

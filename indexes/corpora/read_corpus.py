@@ -43,14 +43,14 @@ class Intake:
 class _Skipping:
     """Writes every problem to `skipped.jsonl` and keeps the first few."""
 
-    def __init__(self, stream: BinaryIO, allowed: float) -> None:
-        self._stream, self._allowed = stream, allowed
+    def __init__(self, stream: BinaryIO, allowed: float, what: str) -> None:
+        self._stream, self._allowed, self._what = stream, allowed, what
         self.counts = Counter[str]()
         self.first: list[tuple[str, str]] = []
 
     def add(self, place: str, problem: Problem) -> None:
         self.counts[problem.kind] += 1
-        if len(self.first) < SHOWN:
+        if len(self.first) < SHOWN and problem.kind != "repeated":
             self.first.append((place, problem.detail))
         row = {"place": place, "kind": problem.kind, "detail": problem.detail}
         self._stream.write(dump_line(row).encode("utf-8", "replace") + b"\n")
@@ -58,9 +58,9 @@ class _Skipping:
     def show(self) -> None:
         for place, detail in self.first:
             say(f"index: left out {place}: {detail}")
-        if self.counts.total() > SHOWN:
+        if self.counts.total() > len(self.first):
             counts = ", ".join(f"{count} {kind}" for kind, count in self.counts.items())
-            say(f"index: left out {self.counts.total()} lines ({counts}); {SKIPPED} lists them")
+            say(f"index: left out {self.counts.total()} {self._what} ({counts}); {SKIPPED} lists them")
 
     def check(self, rows: int) -> None:
         """Raises DataError where more than the allowed share was left out beside `rows` passages."""
@@ -77,10 +77,12 @@ def take_in(source: Source, folder: Path, max_skipped: float, *, keep_empty: boo
     """Writes the passage store into `folder`, and `skipped.jsonl` where something was left out.
 
     `keep_empty`: a line without text stays, as a passage without words, for what counts rows by the corpus's lines.
-    Raises DataError where more than the share `max_skipped` of the lines is no passage, or where none is.
+    Raises DataError where more than the share `max_skipped` of the lines is no passage, or where none is; of
+    documents any share may be none.
     """
     with (folder / SKIPPED).open("wb") as listed, tempfile.TemporaryDirectory(prefix=".ids.", dir=folder) as shares:
-        skipping = _Skipping(listed, max_skipped)
+        bounds = (1.0, "places") if source.documents else (max_skipped, "lines")
+        skipping = _Skipping(listed, *bounds)
         rows = write_passages(folder, _passages(source, skipping, Path(shares), keep_empty))
         duplicates = _duplicates(folder, Path(shares))
         with PassageStore(folder) as store:
@@ -94,9 +96,12 @@ def take_in(source: Source, folder: Path, max_skipped: float, *, keep_empty: boo
     if len(duplicates):
         rows = drop_rows(folder, duplicates["row"])
     skipping.check(rows)
-    if not rows:
-        raise DataError(source.files[0], "holds no passages", remedy=FORMAT)
+    if source.documents:
+        source.documents.finish(folder)
     skipping.show()
+    if not rows:
+        remedy = "the lines above say why no document gives any text" if source.documents else FORMAT
+        raise DataError(source.files[0], "holds no passages", remedy=remedy)
     if not skipping.counts:
         (folder / SKIPPED).unlink()
     return Intake(rows, dict(skipping.counts))

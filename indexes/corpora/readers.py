@@ -1,4 +1,4 @@
-"""Corpora as they come in, streamed: JSON Lines, tables with tabs, Parquet, hub data sets and Wikipedia dumps.
+"""Corpora as they come in, streamed: JSON Lines, tables, Parquet, hub data sets, Wikipedia dumps and documents.
 
 A source yields every passage with its place, and what could not be read as a `Problem` with its place. What then
 happens to problems is the intake's business (`indexes.corpora.read_corpus`). Memory does not grow with the corpus,
@@ -10,17 +10,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import steprag.atlas
-from indexes.corpora.wikipedia import WORDS, dump_passages
+from indexes.corpora.documents import KINDS, Documents, DocumentsConfig
+from indexes.corpora.wikipedia import dump_passages
 from steprag.engines.pretrained import asking_the_hub
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.json_text import NotJson, decoded
-from steprag.records.jsonl import existing, files_hash, read_lines
+from steprag.records.jsonl import existing, files_hash
 from steprag.records.packed import PACKED, NotWhole, lines, open_bytes, too_long, unpacked
 from steprag.records.spellings import passage_from_row
 from steprag.records.tables import other_rows, parquet_values
@@ -29,11 +28,10 @@ from steprag.types import Passage
 ATLAS = "atlas"
 FOLDER_FILES = (*(f".{form}{packed}" for form in ("jsonl", "tsv") for packed in ("", *PACKED)), ".parquet")
 """Endings of the files that are read of a folder, in the order of their names."""
-DOCUMENTS = (".md", ".markdown", ".txt")
-"""Endings of documents: they are read of a folder without corpus files, and of the folders in it."""
 FORMAT = 'one {"id", "title", "text"} or {"id", "contents"} a line'
 HUB = "hub:"
-Kind = Literal["json", "encoding", "long", "fields", "empty", "duplicate"]
+Kind = str
+"""json, encoding, long, fields, empty, duplicate; of documents those of `indexes.corpora.documents`."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +57,13 @@ class Source:
     files: tuple[str, ...]
     identity: Callable[[], str]
     items: Callable[[], Iterator[Item]]
+    documents: Documents | None = None
+    """People's own documents: any number of them may give nothing, and an item's line is its page, 0 for none."""
 
     def place(self, file: int, line: int) -> str:
-        """An item's place as messages name it: FILE:LINE, lines from 1."""
+        """An item's place as messages name it: FILE:LINE, lines from 1; of documents FILE, or FILE, p. PAGE."""
+        if self.documents:
+            return self.files[file] + (f", p. {line}" if line else "")
         return f"{self.files[file]}:{line}"
 
 
@@ -77,10 +79,11 @@ def passage_or_problem(row: Any, path: Path, number: int) -> Passage | Problem:
     return passage
 
 
-def open_source(corpus: str) -> Source:
+def open_source(corpus: str, config: DocumentsConfig | None = None, known: Path | None = None) -> Source:
     """The source behind `--corpus`: the word atlas, `hub:NAME[:CONFIG[:SPLIT]]`, a file, or a folder of files.
 
-    Raises ConfigError where there is nothing that can be read.
+    `known`: an index folder that may hold what its documents gave before. Raises ConfigError where there is nothing
+    that can be read.
     """
     if corpus.startswith(HUB):
         return hub_source(corpus)
@@ -89,13 +92,9 @@ def open_source(corpus: str) -> Source:
     if path.is_dir():
         paths = sorted(file for file in path.iterdir() if file.name.endswith(FOLDER_FILES))
         paths = [file for file in paths if not file.name.startswith("queries.")]  # BEIR's questions, beside its corpus
-        paths = paths or sorted(file for file in path.rglob("*") if file.suffix in DOCUMENTS and file.is_file())
-        if not paths:
-            raise ConfigError(
-                f"{path} holds no corpus files ({', '.join(FOLDER_FILES)}) and no documents ({', '.join(DOCUMENTS)}); "
-                "turn others, such as PDF and HTML, into text first"
-            )
-    readers = [_reader(file, path) for file in paths]
+    if not paths or _is_document(path):
+        return _documents(path, corpus, config or DocumentsConfig(), known)
+    readers = [_reader(file) for file in paths]
 
     def items() -> Iterator[Item]:
         for number, (file, reader) in enumerate(zip(paths, readers, strict=True)):
@@ -105,38 +104,31 @@ def open_source(corpus: str) -> Source:
     return Source(corpus, tuple(str(file) for file in paths), lambda: files_hash(paths), items)
 
 
-def _reader(path: Path, given: Path) -> Callable[[Path], Iterator[tuple[int, Passage | Problem]]]:
-    """What reads a file, which is `given` or lies in it."""
+def _documents(path: Path, corpus: str, config: DocumentsConfig, known: Path | None) -> Source:
+    found = Documents(path, config, known)
+    if not found.found:
+        endings = f"no corpus files ({', '.join(FOLDER_FILES)}) and no documents ({', '.join(KINDS)})"
+        raise ConfigError(f"{path} holds {endings}; turn others into one of these first")
+
+    def items() -> Iterator[Item]:
+        for number, page, value in found.items():
+            yield number, page, value if isinstance(value, Passage) else Problem(value[0], value[2])
+
+    return Source(corpus, found.files, lambda: found.identity, items, found)
+
+
+def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, Passage | Problem]]]:
     if path.name.endswith(".parquet"):
         return parquet_rows
-    if _is_document(path):
-        return partial(document_passages, name=path.name if path == given else path.relative_to(given).as_posix())
     return dump_passages if _is_dump(path) else text_rows
 
 
 def _is_document(path: Path) -> bool:
     """Whether a file holds prose; a .txt may hold JSON Lines too."""
-    if path.suffix not in DOCUMENTS:
+    if path.is_dir() or path.suffix.lower() not in KINDS:
         return False
     with path.open("rb") as stream:
         return not stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
-
-
-def document_passages(path: Path, name: str) -> Iterator[tuple[int, Passage | Problem]]:
-    """A document's passages of `WORDS` words at most, each with the line that it ends in. Titles: the Markdown heading
-    above, or else `name`, which also begins the ids.
-    """
-    title, words, made, last = name, list[str](), 0, 0
-    for number, line in chain(read_lines(path), [(0, "#")]):
-        heading = line.startswith("#") and line.lstrip("#")[:1] in ("", " ")
-        last = last if heading else number
-        words += [] if heading else line.split()
-        whole = len(words) if heading else len(words) - len(words) % WORDS
-        for start in range(0, whole, WORDS):
-            made += 1
-            yield last, Passage(f"{name}#{made}", title, " ".join(words[start : start + WORDS]))
-        del words[:whole]
-        title = (line.strip("# \t") or name) if heading else title
 
 
 def _is_dump(path: Path) -> bool:
@@ -215,6 +207,8 @@ def count_rows(source: Source) -> tuple[int, bool]:
     if source.name.startswith(HUB):
         raise ConfigError("how many rows a hub data set has is on its page; give --rows")
     total, exact = 0, True
+    if source.documents:
+        return sum(isinstance(value, Passage) for _, _, value in source.items()), exact
     for name in source.files:
         path = Path(name)
         if _is_dump(path):
@@ -224,7 +218,7 @@ def count_rows(source: Source) -> tuple[int, bool]:
 
             total += ParquetFile(path).metadata.num_rows
         elif path.stat().st_size <= COUNTED:
-            total += sum(isinstance(value, Passage) for _, value in _reader(path, path)(path))
+            total += sum(isinstance(value, Passage) for _, value in _reader(path)(path))
         else:
             lines, read = _lines(path)
             total, exact = total + int(lines * path.stat().st_size / read), False

@@ -34,7 +34,7 @@ from indexes.folder.manifest import (
     add_ons,
     fingerprint,
 )
-from indexes.rows.passage_store import OFFSETS, PASSAGES, SKIPPED
+from indexes.rows.passage_store import DOCUMENTS, OFFSETS, PASSAGES, SKIPPED
 from indexes.rows.vector_file import MARKS, VECTORS, NoRoom, no_room
 from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError
@@ -43,8 +43,8 @@ from steprag.records.jsonl import dump_line, to_dict, write_json
 from steprag.records.sealed import file_facts
 from steprag.runs.run import code_version, now
 
-FILES = (INDEX, VECTORS, PASSAGES, OFFSETS)
-"""What searches read."""
+FILES = (INDEX, VECTORS, PASSAGES, OFFSETS, DOCUMENTS)
+"""What searches and updates read."""
 STATE = "state.json"
 LOCK = ".lock"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -40,6 +40,8 @@ def mapped_list(path: Path, kind: str, remedy: str) -> np.ndarray:
 
 PASSAGES = "passages.jsonl"
 OFFSETS = "passages.offsets.npy"
+DOCUMENTS = "documents.jsonl"
+"""What an index of documents keeps of each (`indexes.corpora.documents`)."""
 SKIPPED = "skipped.jsonl"
 """Lines of the corpus that are not passages."""
 _BLOCK = 1 << 17

@@ -1,0 +1,403 @@
+"""The process that reads documents: a stranger's file in, blocks of text out. Run as a file, by `documents`.
+
+It imports nothing of this package, and takes frames, limits and charsets from `indexes/web/extraction_worker.py`. In
+comes one frame a document, {"path", "kind"}; out goes one, {"pages", "blocks", "dropped", "problems"}. A block is
+[role, page, text]: "h" a heading, "p" a paragraph, "r" a row of a table or a line of code. Pages count from 1; what has
+no pages has page 0. A problem is [kind, page, detail].
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import runpy
+import sys
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from posixpath import dirname, join, normpath
+from typing import Any
+from urllib.parse import unquote
+from xml.parsers.expat import ExpatError
+
+_SHARED = runpy.run_path(str(Path(__file__).parents[1] / "web" / "extraction_worker.py"))
+
+LONGEST = 20_000_000
+"""Characters of a document's text."""
+MARKUP, PARTS = 256 << 20, 10_000
+"""Bytes that the texts of an archive may unpack to, and files in it."""
+EDGE = 3
+"""Lines at the top and at the bottom of a page that may be its header and footer."""
+_ZIP, _OLE = "a ZIP archive", "an old or encrypted Office file"
+_MAGIC = {b"%PDF-": "a PDF", b"PK\x03\x04": _ZIP, b"\xd0\xcf\x11\xe0": _OLE, b"{\\rtf": "RTF", b"\x1f\x8b": "gzip",
+          b"\x89PNG": "a picture", b"\xff\xd8\xff": "a picture", b"\x7fELF": "a program"}  # fmt: skip
+_WANTED = {"pdf": "a PDF", "docx": _ZIP, "epub": _ZIP, "opendocument": _ZIP, "slides": _ZIP}
+_BROKEN = (ArithmeticError, ExpatError, LookupError, OSError, RuntimeError, SyntaxError, ValueError, zlib.error,
+           zipfile.BadZipFile)  # fmt: skip
+"""What the libraries raise for damaged files; errors of lxml are SyntaxErrors, those of PDFium RuntimeErrors."""
+_INLINE = {"a", "abbr", "b", "big", "cite", "code", "del", "em", "font", "i", "ins", "kbd", "label", "mark", "q", "r",
+           "small", "span", "strong", "sub", "sup", "t", "time", "u", "var"}  # fmt: skip
+"""Elements that end no block; all others do. Names are those of HTML, OpenDocument and slides."""
+_BLANKS = {"br", "tab", "line-break", "s", "img"}
+_HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6", "h"}
+_ROWS, _CELLS = {"tr", "table-row"}, {"td", "th", "tc", "table-cell"}
+_UNSEEN = {"script", "style", "template", "noscript", "iframe", "head", "svg", "select", "button", "tracked-changes",
+           "annotation", "sequence-decls"}  # fmt: skip
+_MENU = re.compile(r"(?<![a-z])(nav|navbar|navigation|menu|breadcrumbs?|sidebar|toc)(?![a-z])", re.IGNORECASE)
+"""Words of a class or id: where most of such an element's text is links, it is navigation."""
+_BULLET = re.compile(r"([•▪●◦–*-]|\(?(\d[\d.]*|[a-z])[.)]?) ")
+_DOTTED = re.compile(r"(\. ?){4}")
+"""As in a table of contents."""
+_ENDED = re.compile(r"[.!?:…。！？][\"'”’)\]]*$")
+
+
+class Unreadable(Exception):
+    """A document gives no text: the kind of its problem, and what is said of it."""
+
+
+@dataclass
+class Read:
+    """What a document holds; `dropped` counts what was left out of it, by name."""
+
+    pages: int = 0
+    blocks: list[tuple[str, int, str]] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    problems: list[tuple[str, int, str]] = field(default_factory=list)
+
+    def add(self, role: str, page: int, text: str) -> None:
+        """A block of text, where it has any."""
+        if text := " ".join(text.split()):
+            self.blocks.append((role, page, text))
+
+
+def main() -> None:
+    _SHARED["limit"](RLIMIT_AS=int(sys.argv[1]) << 20, RLIMIT_FSIZE=0, RLIMIT_CORE=0, RLIMIT_NPROC=0)
+    while (frame := _SHARED["read"](sys.stdin.buffer)) is not None:
+        _SHARED["write"](sys.stdout.buffer, json.dumps(vars(read(**json.loads(frame)))).encode())
+
+
+def read(path: str, kind: str) -> Read:
+    """What a file of this kind (`READERS`) holds, or why it gives nothing."""
+    out = Read()
+    try:
+        _check_type(path, kind)
+        READERS[kind](path, out)
+        if sum(len(text) for _, _, text in out.blocks) > LONGEST:
+            raise Unreadable("large", f"holds more than {LONGEST:,} characters: split it")
+    except Unreadable as error:
+        return Read(problems=[(error.args[0], 0, error.args[1])])
+    except _BROKEN as error:
+        return Read(problems=[("torn", 0, f"is damaged: {' '.join(f'{type(error).__name__}: {error}'.split())[:200]}")])
+    return out
+
+
+def _check_type(path: str, kind: str) -> None:
+    """Raises Unreadable where a file begins as another kind of file does."""
+    with open(path, "rb") as stream:
+        head = stream.read(4096)
+    if not head.strip():
+        raise Unreadable("empty", "is empty")
+    found = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+    wanted = _WANTED.get(kind)
+    if wanted == _ZIP and found == _OLE:
+        raise Unreadable("encrypted", "is encrypted or of an old format: save it anew, without a password")
+    if not wanted and b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        found = found or "something other than text"
+    if found != wanted and not (kind == "pdf" and b"%PDF-" in head[:1024]):
+        raise Unreadable("type", f"is {found or 'something else'}, not what its name says: rename or remove it")
+
+
+def _decoded(content: bytes) -> str:
+    return _SHARED["decoded"](content, "").replace("\r\n", "\n")
+
+
+def _text(path: str, out: Read) -> None:
+    for part in re.split(r"\n\s*\n|\f", _decoded(Path(path).read_bytes())):
+        out.add("p", 0, part)
+
+
+def _markdown(path: str, out: Read) -> None:
+    from markdown_it import MarkdownIt
+
+    text = re.sub(r"\A---\n.*?\n(---|\.\.\.)\n", "", _decoded(Path(path).read_bytes()), flags=re.DOTALL)
+    _markup(MarkdownIt("commonmark").enable("table").render(text), out)
+
+
+def _docx(path: str, out: Read) -> None:
+    import mammoth
+
+    with _archive(path) as archive, open(path, "rb") as stream:
+        if "word/document.xml" not in archive.namelist():
+            raise Unreadable("type", "is no Word document: rename or remove it")
+        titles = "p[style-name='Title'] => h1:fresh"
+        _markup(mammoth.convert_to_html(stream, style_map=titles, convert_image=lambda image: []).value, out)
+
+
+def _epub(path: str, out: Read) -> None:
+    with _archive(path) as archive:
+        locked = "META-INF/encryption.xml"  # fonts alone may be, in open books too
+        if locked in archive.namelist() and re.search(rb"\.x?html?\b", archive.read(locked)):
+            raise Unreadable("encrypted", "is encrypted: take its copy protection off first")
+        root = next(_xml(archive, "META-INF/container.xml").iter("{*}rootfile")).get("full-path")
+        book = _xml(archive, root)
+        items = {item.get("id"): item for item in book.iter("{*}item") if item.get("properties") != "nav"}
+        for item in (items.get(reference.get("idref")) for reference in book.iter("{*}itemref")):
+            if item is not None and "html" in item.get("media-type", ""):
+                content = archive.read(normpath(join(dirname(root), unquote(item.get("href")))))
+                _markup(_decoded(content), out)
+
+
+def _opendocument(path: str, out: Read) -> None:
+    with _archive(path) as archive:
+        _walk(_xml(archive, "content.xml"), 0, out)
+
+
+def _slides(path: str, out: Read) -> None:
+    with _archive(path) as archive:
+        targets = {link.get("Id"): link.get("Target") for link in _xml(archive, "ppt/_rels/presentation.xml.rels")}
+        for out.pages, shown in enumerate(_xml(archive, "ppt/presentation.xml").iter("{*}sldId"), 1):
+            link = next(value for name, value in shown.items() if name.endswith("}id"))
+            slide = _xml(archive, normpath(join("ppt", targets[link])))
+            for holder in [*slide.iter("{*}ph")]:
+                if holder.get("type") in ("title", "ctrTitle"):
+                    shape = next(holder.iterancestors("{*}sp"))
+                    out.add("h", out.pages, "".join(shape.itertext()))
+                    shape.getparent().remove(shape)
+            _walk(slide, out.pages, out)
+
+
+def _archive(path: str) -> zipfile.ZipFile:
+    """Opens an archive; archives in it stay closed. Raises Unreadable where it unpacks to more than it may."""
+    archive = zipfile.ZipFile(path)
+    parts = archive.infolist()
+    marked = sum(part.file_size for part in parts if re.search(r"\.(xml|rels|x?html?|opf|ncx)$", part.filename))
+    if len(parts) > PARTS or marked > MARKUP:
+        raise Unreadable("large", f"unpacks to {len(parts):,} files and {marked >> 20:,} MiB of text: too much")
+    return archive
+
+
+def _xml(archive: zipfile.ZipFile, name: str) -> Any:
+    from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
+
+    return etree.fromstring(archive.read(name), etree.XMLParser(resolve_entities=False, no_network=True))
+
+
+def _markup(text: str, out: Read) -> None:
+    from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
+
+    root = etree.fromstring(text.encode("utf-8", "replace"), etree.HTMLParser(encoding="utf-8"))
+    if root is not None:
+        _walk(root, 0, out)
+
+
+def _walk(root: Any, page: int, out: Read) -> None:
+    """Adds the blocks of a tree of HTML, OpenDocument or a slide in reading order, without navigation."""
+    parts: list[str] = []
+
+    def end(role: str = "p") -> None:
+        out.add(role, page, "".join(parts))
+        parts.clear()
+
+    def walk(node: Any) -> None:
+        name = _named(node)
+        if _is_left_out(node, name, out):
+            return
+        if name not in _INLINE | _BLANKS:
+            end()
+        if name in _ROWS and not any(_named(inner) in _ROWS | _HEADINGS for inner in node.iterdescendants()):
+            cells = [_flat(cell).strip() for cell in node if _named(cell) in _CELLS]
+            out.add("r", page, " | ".join(filter(None, cells)))
+        elif name == "pre":
+            for line in "".join(node.itertext()).splitlines():
+                out.add("r", page, line)
+        else:
+            parts.append(" " if name in _BLANKS else node.text or "")
+            for inner in node:
+                walk(inner)
+                parts.append(inner.tail or "")
+            if name not in _INLINE | _BLANKS:
+                end("h" if name in _HEADINGS else "p")
+
+    walk(root)
+    end()
+
+
+def _flat(node: Any) -> str:
+    """All text in a cell, with blanks where its blocks end."""
+    name = _named(node)
+    inner = "".join(f"{_flat(child)}{child.tail or ''}" for child in node)
+    return f"{node.text or ''}{inner}" if name in _INLINE else f" {node.text or ''}{inner} " if name else ""
+
+
+def _named(node: Any) -> str:
+    """An element's name without its namespace; nothing for comments."""
+    return node.tag.rpartition("}")[2].lower() if isinstance(node.tag, str) else ""
+
+
+def _is_left_out(node: Any, name: str, out: Read) -> bool:
+    """Whether an element is not read; navigation is counted."""
+    if not name or name in _UNSEEN or "hidden" in node.attrib or node.get("aria-hidden") == "true":
+        return True
+    menu = name in ("nav", "footer") or node.get("role") in ("navigation", "banner", "contentinfo", "search")
+    if not menu and _MENU.search(f"{node.get('class', '')} {node.get('id', '')}"):
+        menu = sum(len("".join(link.itertext())) for link in node.iter("a")) > len("".join(node.itertext())) / 2
+    if menu and "".join(node.itertext()).strip():
+        out.dropped["blocks of navigation"] += 1
+    return menu
+
+
+@dataclass
+class Line:
+    """A line of a PDF's page; sizes and places in points from the page's lower left corner. `cells`: left end, right
+    end and text of what wide gaps part, more than one in a row of a table.
+    """
+
+    page: int
+    cells: list[tuple[float, float, str]]
+    size: float
+    bold: bool
+    top: float
+    bottom: float
+
+    @property
+    def text(self) -> str:
+        """The whole line."""
+        return " | ".join(text.strip() for _, _, text in self.cells)
+
+
+def _pdf(path: str, out: Read) -> None:
+    import pypdfium2 as pdfium
+
+    try:
+        document = pdfium.PdfDocument(path)
+    except pdfium.PdfiumError as error:
+        if error.err_code == pdfium.raw.FPDF_ERR_PASSWORD:
+            raise Unreadable("encrypted", "is encrypted: save it without its password first") from None
+        raise
+    out.pages = len(document)
+    pages: list[list[Line]] = []
+    without: dict[str, list[int]] = {"scanned": [], "torn": []}
+    for number in range(1, out.pages + 1):
+        try:
+            page = document[number - 1]
+            pages.append(_in_columns(list(_lines(page, number))))
+            if not pages[-1] and any(True for _ in page.get_objects([pdfium.raw.FPDF_PAGEOBJ_IMAGE], max_depth=3)):
+                without["scanned"].append(number)
+        except pdfium.PdfiumError:
+            without["torn"].append(number)
+    for kind, numbers in without.items():
+        what = "pictures without text: read them with OCR first (ocrmypdf)" if kind == "scanned" else "damaged"
+        if numbers:
+            said = f"{len(numbers)} of {out.pages} pages, from p. {numbers[0]} on, are {what}"
+            out.problems.append((kind, numbers[0], said))
+    _add_lines(_without_edges(pages, out), out)
+
+
+def _lines(page: Any, number: int) -> Iterator[Line]:
+    """A page's lines, in the order in which PDFium gives them."""
+    from pypdfium2 import raw
+
+    text, box, font = page.get_textpage(), raw.FS_RECTF(), ctypes.create_string_buffer(128)
+    chars = [chr(raw.FPDFText_GetUnicode(text, index)) for index in range(raw.FPDFText_CountChars(text))]
+    line, sizes, last = None, list[float](), 0
+
+    def is_bold(at: int) -> bool:
+        raw.FPDFText_GetFontInfo(text, at, font, len(font), None)
+        return raw.FPDFText_GetFontWeight(text, at) >= 600 or b"bold" in font.value.lower()
+
+    for index, char in enumerate([*chars, "\n"]):
+        if not char.isspace():
+            raw.FPDFText_GetLooseCharBox(text, index, box)
+            sizes.append(box.top - box.bottom)
+            line, last = line or Line(number, [], sizes[-1], is_bold(index), box.top, box.bottom), index
+            gap = box.left - line.cells[-1][1] if line.cells else 1e9
+            if gap > 0.9 * line.size and not (line.cells and _BULLET.fullmatch(f"{line.cells[-1][2].strip()} ")):
+                line.cells.append((box.left, box.right, ""))
+            line.cells[-1] = line.cells[-1][0], box.right, line.cells[-1][2] + char
+        elif line and char == "\n":
+            yield replace(line, size=sorted(sizes)[len(sizes) // 2], bold=line.bold and is_bold(last))
+            line, sizes = None, []
+        elif line:
+            left, right, said = line.cells[-1]
+            line.cells[-1] = left, right, f"{said} "
+
+
+def _in_columns(lines: list[Line]) -> list[Line]:
+    """The lines; where two columns of prose stand side by side in the file, one column after the other. Such are five
+    lines or more with one common gap and four words or more on a side on average, as cells of tables have not.
+    """
+    done, at = list[Line](), 0
+    while at < len(lines):
+        end, left, right = at, 0.0, 1e9
+        while end < len(lines) and len(lines[end].cells) == 2:
+            left, right = max(left, lines[end].cells[0][1]), min(right, lines[end].cells[1][0])
+            if left >= right:
+                break
+            end += 1
+        run, at = lines[at : max(end, at + 1)], max(end, at + 1)
+        if len(run) >= 5 and sum(len(line.text.split()) - 1 for line in run) >= 8 * len(run):
+            run = [replace(line, cells=line.cells[side : side + 1]) for side in (0, 1) for line in run]
+        done += run
+    return done
+
+
+def _without_edges(pages: list[list[Line]], out: Read) -> list[Line]:
+    """All lines but headers and footers: lines at an edge that three pages and two fifths have, numbers aside."""
+    edges = [sorted(lines, key=lambda line: line.top) for lines in pages]
+    keys = [{_numberless(line) for line in (*lines[:EDGE], *lines[-EDGE:])} for lines in edges]
+    seen = Counter(each for found in keys for each in found)
+    often = {each for each, count in seen.items() if count >= max(3, 0.4 * len(pages))}
+    kept = [line for lines, found in zip(pages, keys, strict=True) for line in lines
+            if _numberless(line) not in often & found]  # fmt: skip
+    if dropped := sum(map(len, pages)) - len(kept):
+        out.dropped["header and footer lines"] = dropped
+    return kept
+
+
+def _numberless(line: Line) -> str:
+    return re.sub(r"\d+|(?<![a-z])[ivxl]+(?![a-z])", "#", line.text.lower())
+
+
+def _add_lines(lines: list[Line], out: Read) -> None:
+    """Joins lines to headings, paragraphs and rows, by size, weight, distance and how the line before ends."""
+    sizes, bold = Counter[float](), Counter[bool]()
+    for line in lines:
+        sizes[round(line.size, 1)] += len(line.text)
+        bold[line.bold] += len(line.text)
+    body, before, was = max(sizes, key=lambda size: sizes[size], default=0.0), None, ""
+    for line in lines:
+        text, strong = line.text, line.bold and bold[False] > bold[True] and not line.text.endswith((".", ",", ";"))
+        named = len(text) <= 120 and re.search(r"[^\W\d]", text) and not _DOTTED.search(text)
+        named = named and (strong or line.size >= 1.15 * body)
+        role = "r" if len(line.cells) > 1 else "h" if named else "p"
+        if before is not None and role == was != "r" and _goes_on(before, line, role, out.blocks[-1][2]):
+            _, page, said = out.blocks.pop()
+            text = said[:-1] + text if said.endswith("\x02") else f"{said} {text}"  # PDFium's mark of a parted word
+            out.blocks.append((role, page, text))
+        else:
+            out.add(role, line.page, text)
+        before, was = line, role
+    out.blocks = [(role, page, text.replace("\x02", "-")) for role, page, text in out.blocks]
+
+
+def _goes_on(before: Line, line: Line, role: str, said: str) -> bool:
+    """Whether a line belongs to the block of the line before."""
+    gap = before.bottom - line.top
+    near = line.page == before.page and -line.size < gap < 0.6 * line.size
+    if abs(line.size - before.size) > 0.1 * line.size or _BULLET.match(line.text):
+        return False
+    turned = line.page != before.page or gap < -line.size
+    return near or (role == "p" and turned and not _ENDED.search(said))
+
+
+READERS: dict[str, Callable[[str, Read], None]] = {
+    "pdf": _pdf, "markdown": _markdown, "text": _text, "docx": _docx, "epub": _epub, "slides": _slides,
+    "opendocument": _opendocument, "html": lambda path, out: _markup(_decoded(Path(path).read_bytes()), out),
+}  # fmt: skip
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+"""People's own documents: what of each format reaches the passages, what is left out and named, and updates."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from indexes.commands.build import build_index
+from indexes.corpora import documents
+from indexes.corpora.documents import MOST, DocumentsConfig, cut
+from indexes.corpora.read_corpus import take_in
+from indexes.corpora.readers import Problem, count_rows, open_source
+from indexes.folder.manifest import read_index_manifest
+from indexes.rows.passage_store import PassageStore
+from indexes.rows.vector_file import VECTORS, VectorFile
+from steprag.errors import ConfigError, DataError
+from steprag.types import Passage
+from tests.indexing import ask, small
+
+Text = tuple[float, float, float, str]
+"""Left end, height above the page's foot, size, and words."""
+PICTURE = "q 99 0 0 99 0 0 cm BI /W 1 /H 1 /CS /G /BPC 8 ID \xff EI Q"
+LOCK = "<</Filter/Standard/V 1/R 2/P -4/O<" + "11" * 32 + ">/U<" + "22" * 32 + ">>>"
+
+
+def pdf(*pages: list[Text] | str, lock: str = "") -> bytes:
+    """A PDF of these pages: texts, or a page's own drawing."""
+    bodies = ["<</Type/Catalog/Pages 2 0 R>>", "", "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>", lock or "null"]
+    for page in pages:
+        drawn = page if isinstance(page, str) else "".join(
+            f"BT /F {size} Tf {x} {y} Td ({words}) Tj ET\n" for x, y, size, words in page)  # fmt: skip
+        bodies.append(f"<</Length {len(drawn)}>>stream\n{drawn}\nendstream")
+        bodies.append(f"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Contents {len(bodies)} 0 R"
+                      "/Resources<</Font<</F 3 0 R>>>>>>")  # fmt: skip
+    kids = " ".join(f"{number} 0 R" for number in range(6, 5 + 2 * len(pages), 2))
+    bodies[1] = f"<</Type/Pages/Count {len(pages)}/Kids[{kids}]>>"
+    out, places = b"%PDF-1.4\n", []
+    for number, body in enumerate(bodies, 1):
+        places.append(f"{len(out):010} 00000 n \n")
+        out += f"{number} 0 obj{body}endobj\n".encode("latin-1")
+    ends = f"/Size {len(bodies) + 1}/Root 1 0 R{'/Encrypt 4 0 R/ID[<00><00>]' if lock else ''}"
+    table = f"xref\n0 {len(bodies) + 1}\n0000000000 65535 f \n{''.join(places)}"
+    return out + f"{table}trailer<<{ends}>>startxref\n{len(out)}\n%%EOF".encode()
+
+
+def zipped(**files: str) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return packed.getvalue()
+
+
+def lines(*texts: str, x: float = 72, top: float = 700) -> list[Text]:
+    return [(x, top - 14 * number, 11, text) for number, text in enumerate(texts)]
+
+
+def framed(number: int, *body: Text) -> list[Text]:
+    """A page with the header and the footer of all pages."""
+    return [(72, 810, 9, "ACME Handbook 2026"), *body, (300, 20, 9, f"Page {number} of 4")]
+
+
+HANDBOOK = pdf(
+    framed(1, (72, 750, 20, "Leave"), *lines("Everybody has thirty days of leave. They are asked", "for in writing.")),
+    framed(2, (72, 750, 14, "2.1 Sick leave"), *lines("Whoever falls ill says so on the first day and brings a")),
+    framed(3, *lines("note on the third. It is kept for a year."), (72, 600, 11, "Rank"), (200, 600, 11, "Days"),
+           (72, 580, 11, "Clerk"), (200, 580, 11, "30")),
+    framed(4, *lines(*(f"left side {n} goes on and on" for n in "abcdef")),
+           *lines(*(f"right side {n} goes on and on" for n in "abcdef"), x=310)),
+)  # fmt: skip
+INTERLEAVED = pdf([text for pair in zip(lines(*(f"left {n} goes on and on" for n in "abcdef")),
+                                        lines(*(f"right {n} goes on and on" for n in "abcdef"), x=310), strict=True)
+                   for text in pair])  # fmt: skip
+WORD = "<w:document xmlns:w='http://schemas.openxmlformats.org/wordprocessingml/2006/main'><w:body>{}</w:body></w:document>"
+SAID = "<w:p>{}<w:r><w:t>{}</w:t></w:r></w:p>"
+STYLES = ("<w:styles xmlns:w='http://schemas.openxmlformats.org/wordprocessingml/2006/main'><w:style w:type='paragraph'"
+          " w:styleId='Titel1'><w:name w:val='heading 1'/></w:style></w:styles>")  # fmt: skip
+ROWS = "".join(f"<w:tr><w:tc>{SAID.format('', a)}</w:tc><w:tc>{SAID.format('', b)}</w:tc></w:tr>"
+               for a, b in (("City", "Rate"), ("Oslo", "210")))  # fmt: skip
+BODY = SAID.format("<w:pPr><w:pStyle w:val='Titel1'/></w:pPr>", "Travel") + SAID.format("", "Book early.")
+DOCX = zipped(**{"word/document.xml": WORD.format(f"{BODY}<w:tbl>{ROWS}</w:tbl>"), "word/styles.xml": STYLES,
+                 "[Content_Types].xml": "<Types xmlns='http://schemas.openxmlformats.org/package/2006/content-types'/>",
+                 "word/media/inner.zip": "PK"})  # fmt: skip
+OPF = ("<package xmlns='http://www.idpf.org/2007/opf'><manifest><item id='n' href='nav.xhtml' properties='nav'"
+       " media-type='application/xhtml+xml'/><item id='b' href='b%20.xhtml' media-type='application/xhtml+xml'/><item"
+       " id='a' href='a.xhtml' media-type='application/xhtml+xml'/></manifest><spine><itemref idref='n'/><itemref"
+       " idref='a'/><itemref idref='b'/></spine></package>")  # fmt: skip
+CONTAINER = "<container><rootfiles><rootfile full-path='in/book.opf'/></rootfiles></container>"
+BOOK = {"META-INF/container.xml": CONTAINER, "in/book.opf": OPF, "in/nav.xhtml": "<p>Contents</p>",
+        "in/a.xhtml": "<?xml version='1.0' encoding='utf-8'?><html><h1>One</h1><p>First.</p></html>",
+        "in/b .xhtml": "<html><h2>Two</h2><p>Sec<b>ond</b>.</p></html>"}  # fmt: skip
+A = "xmlns:a='a' xmlns:p='p' xmlns:r='r'"
+SLIDE = (f"<p:sld {A}><p:sp><p:nvPr><p:ph type='title'/></p:nvPr><a:t>Goals</a:t></p:sp><p:sp><a:p><a:r><a:t>Sell</a:t>"
+         "</a:r><a:r><a:t> more.</a:t></a:r></a:p></p:sp></p:sld>")  # fmt: skip
+SLIDES = {"ppt/presentation.xml": f"<p:presentation {A}><p:sldId id='256' r:id='x'/></p:presentation>",
+          "ppt/_rels/presentation.xml.rels": "<R><L Id='x' Target='slides/slide7.xml'/></R>",
+          "ppt/slides/slide7.xml": SLIDE}  # fmt: skip
+HTML = b"""<html><head><title>T</title><script>var x = 1</script></head><body><nav><a href=/>Home</a></nav>
+<div class="page-sidebar"><a href=a>All pages</a> <a href=b>News</a></div>
+<div class="menu"><p>Soup of the day.</p></div>
+<h1>Menu &amp; hours</h1><p>Open <b>dai</b>ly<br>at noon.</p><pre>x = 1
+y = 2</pre><table><tr><th>Day<th>Hour<tr><td><p>Mon<p>Tue<td>12</table><footer>Imprint</footer></body></html>"""
+MARKDOWN = b"---\ntitle: x\n---\n# Tirana\n\nA [capital](http://x).\nOf Albania.\n\n```\n# no heading\n```\n"
+ODT = "<o xmlns:text='t'><text:tracked-changes><text:p>Gone.</text:p></text:tracked-changes><text:h>Haus</text:h>" \
+      "<text:p>Ein<text:s/>Satz.</text:p></o>"  # fmt: skip
+ON_AND_ON = " ".join(f"{side}{n} goes on and on" for side in ("{0}", "{1}") for n in "abcdef")
+FORMATS = [
+    ("handbook.pdf", HANDBOOK, [
+        (", p. 1, Leave", "Everybody has thirty days of leave. They are asked for in writing."),
+        (", p. 2, 2.1 Sick leave", "Whoever falls ill says so on the first day and brings a note on the third."
+         " It is kept for a year.\nRank | Days\nClerk | 30\n" + ON_AND_ON.format("left side ", "right side ")),
+    ]),
+    ("columns.pdf", INTERLEAVED, [(", p. 1", ON_AND_ON.format("left ", "right "))]),
+    ("travel.docx", DOCX, [(", Travel", "Book early.\nCity | Rate\nOslo | 210")]),
+    ("book.epub", zipped(**BOOK), [(", One", "First."), (", Two", "Second.")]),
+    ("talk.pptx", zipped(**SLIDES), [(", p. 1, Goals", "Sell more.")]),
+    ("haus.odt", zipped(**{"content.xml": ODT}), [(", Haus", "Ein Satz.")]),
+    ("page.HTML", HTML, [("", "Soup of the day."),
+                         (", Menu & hours", "Open daily at noon.\nx = 1\ny = 2\nDay | Hour\nMon Tue | 12")]),
+    ("notes.md", MARKDOWN, [(", Tirana", "A capital. Of Albania.\n# no heading")]),
+    ("plain.txt", "#1 of all – café.\r\n\r\nMore.".encode("cp1252"), [("", "#1 of all – café.\nMore.")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "content", "expected"), FORMATS, ids=[row[0] for row in FORMATS])
+def test_headings_pages_and_tables_reach_the_passages(
+    name: str, content: bytes, expected: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / name).write_bytes(content)
+    items = [item for _, _, item in open_source(str(tmp_path)).items()]
+    assert items == [
+        Passage(f"deep/{name}#{number}", f"{name}{title}", text) for number, (title, text) in enumerate(expected, 1)
+    ]
+    assert count_rows(open_source(str(tmp_path / "deep" / name))) == (len(expected), True)
+
+
+def lying(content: bytes) -> bytes:
+    """A ZIP whose first file says that it unpacks to 2 GiB."""
+    at = content.index(b"PK\1\2") + 24
+    return content[:at] + (2**31 - 1).to_bytes(4, "little") + content[at + 4 :]
+
+
+TROUBLES = {
+    "locked.pdf": (pdf(lines("secret"), lock=LOCK), "encrypted"),
+    "torn.pdf": (HANDBOOK[: len(HANDBOOK) // 2], "torn"),
+    "blank.pdf": (pdf(""), "empty"),
+    "scan.pdf": (pdf(lines("A cover sheet."), PICTURE, PICTURE), "scanned"),
+    "zip.pdf": (DOCX, "type"),
+    "zip.txt": (DOCX, "type"),
+    "pdf.docx": (HANDBOOK, "type"),
+    "sheet.docx": (zipped(**{"xl/workbook.xml": "<x/>"}), "type"),
+    "old.docx": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600), "encrypted"),
+    "noise.md": (bytes(range(256)), "type"),
+    "none.txt": (b" \n", "empty"),
+    "menu.html": (b"<nav>Home</nav>", "empty"),
+    "bomb.docx": (lying(DOCX), "large"),
+    "many.epub": (zipped(**{str(number): "" for number in range(10_001)}), "large"),
+    "drm.epub": (zipped(**BOOK, **{"META-INF/encryption.xml": "<x URI='in/a.xhtml'/>"}), "encrypted"),
+    "entities.odt": (zipped(**{"content.xml": "<!DOCTYPE x [<!ENTITY a SYSTEM 'file:///etc/passwd'>]><x><p>&a;</p></x>"}),
+                     "empty"),
+    "huge.txt": (b"word " * 300_000, "large"),
+}  # fmt: skip
+
+
+def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, store = tmp_path / "docs", tmp_path / "store"
+    folder.mkdir()
+    store.mkdir()
+    (tmp_path / "none").mkdir()
+    for name, (content, _) in TROUBLES.items():
+        (folder / name).write_bytes(content)
+    (folder / "loop").symlink_to(folder)
+    (folder / "secret.txt").symlink_to("/etc/passwd")
+    Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.txt")).write_text("coffee")
+    (folder / "z.txt").write_text("The last one.")
+    (folder / "zz.txt").write_text("the  last one.")
+    (folder / "picture.png").write_bytes(b"\x89PNG")
+    (folder / ".hidden.txt").write_text("hidden")
+    source = open_source(str(folder), DocumentsConfig(megabytes=1))
+    found = [(Path(source.files[number]).name, item) for number, _, item in source.items()]
+    kinds = {name: item.kind for name, item in found if isinstance(item, Problem)}
+    expected = {name: kind for name, (_, kind) in TROUBLES.items()}
+    expected |= {"loop": "link", "secret.txt": "link", r"caf\udce9.txt": "name", "zz.txt": "repeated"}
+    assert kinds == expected
+    assert [item.text for _, item in found if isinstance(item, Passage)] == ["A cover sheet.", "The last one."]
+    taken = take_in(source, store, 0.0)
+    said = capsys.readouterr().err
+    assert (taken.rows, taken.skipped["type"], taken.skipped["scanned"]) == (2, 5, 1)
+    assert "index: documents: 22, of 4 pages; left out: blocks of navigation 1, repeated passages 1\n" in said
+    assert "files of other types are not read: .png 1" in said
+    assert "2 of 3 pages, from p. 2 on, are pictures without text" in (store / "skipped.jsonl").read_text()
+    with pytest.raises(DataError, match="lines above say why no document gives any text"):
+        take_in(open_source(str(folder / "torn.pdf")), store, 0.0)
+    with pytest.raises(ConfigError, match=r"holds no corpus files .* and no documents .*\.pdf"):
+        open_source(str(tmp_path / "none"))
+
+
+WORKER = """
+import json, struct, sys, time, os
+while head := sys.stdin.buffer.read(4):
+    path = json.loads(sys.stdin.buffer.read(struct.unpack(">I", head)[0]))["path"]
+    if "hangs.txt" in path: time.sleep(600)
+    if "kills.txt" in path: os._exit(9)
+    told = {"blocks": [["p", 0, path[-6:]]], "pages": 0, "dropped": {}, "problems": []}
+    if "lies.txt" in path: told["blocks"] = [["x", "y"]]
+    if "grows.txt" in path: open(path, "a").write("more")
+    reply = json.dumps(told).encode()
+    sys.stdout.buffer.write(struct.pack(">I", len(reply)) + reply)
+    sys.stdout.buffer.flush()
+"""
+
+
+def test_a_document_that_hangs_or_kills_its_reader_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "worker.py").write_text(WORKER)
+    monkeypatch.setattr(documents, "WORKER", tmp_path / "worker.py")
+    monkeypatch.setattr(documents, "usable_cores", lambda: 1)
+    (tmp_path / "docs").mkdir()
+    for name in ("a", "grows", "hangs", "kills", "lies", "z"):
+        (tmp_path / "docs" / f"{name}.txt").write_text(name)
+    items = [item for _, _, item in open_source(str(tmp_path / "docs"), DocumentsConfig(seconds=3.0)).items()]
+    said = [item.kind if isinstance(item, Problem) else item.text for item in items]
+    assert said == ["/a.txt", "changed", "slow", "died", "died", "/z.txt"]
+
+
+def test_passages_end_with_sentences_and_are_of_one_size() -> None:
+    said = [f"Dr. Ada Lovelace wrote note {n} on the engine of Mr. Babbage in May 1843, it is good." for n in range(40)]
+    passages = list(cut([("h", 1, "Notes"), ("p", 1, " ".join(said[:33])), ("p", 3, " ".join(said[33:]))], "a/b.pdf"))
+    sizes = [len(one.text.split()) for one in passages]
+    assert sum(sizes) == 40 * 18
+    assert MOST * 0.6 < min(sizes) <= max(sizes) <= MOST * 1.3
+    assert all(one.text.startswith("Dr. Ada") and one.text.endswith("good.") for one in passages)
+    assert [one.title for one in passages][::5] == ["b.pdf, p. 1, Notes", "b.pdf, p. 3, Notes"]
+    assert {len(one.text.split()) for one in cut([("p", 0, "word " * 500)], "x")} == {MOST}
+    chinese = [one.text for one in cut([("p", 0, "北京是中华人民共和国的首都。" * 60)], "x")]
+    assert len(chinese) == 4
+    assert all(text.endswith("。") for text in chinese)
+    assert [one.text for one in cut([("h", 2, "A title alone")], "x.pptx")] == ["A title alone"]
+
+
+def test_an_update_reads_and_encodes_what_changed(
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def build(name: str = "i", corpus: str = "docs", update: bool = False, **values: object) -> None:
+        build_index(str(tmp_path / corpus), tmp_path / name, small(encoder, **values), hybrid=not update, update=update)
+
+    def rows(name: str) -> tuple[list[Passage], np.ndarray]:
+        with PassageStore(tmp_path / name) as store:
+            dimension = read_index_manifest(tmp_path / name).encoder.dimension
+            vectors = VectorFile(tmp_path / name / VECTORS, len(store), dimension)
+            return [store.read(row) for row in range(len(store))], vectors.take(np.arange(len(store)))
+
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "handbook.pdf").write_bytes(HANDBOOK)
+    (docs / "locked.pdf").write_bytes(TROUBLES["locked.pdf"][0])
+    for name, text in (("a", "Otters swim."), ("b", "The lek is a currency."), ("c", "otters swim."), ("d", "Gone.")):
+        (docs / f"{name}.txt").write_text(text)
+    build()
+    os.utime(docs / "b.txt", (1, 1))
+    capsys.readouterr()
+    build(update=True)
+    assert "documents" not in capsys.readouterr().err, "its content is the same"
+    (docs / "a.txt").write_text("Badgers dig.")
+    (docs / "d.txt").unlink()
+    (docs / "0.md").write_text("# New\n\nKepler was born in Weil der Stadt.")
+    with pytest.raises(ConfigError, match="of another corpus; --update brings it up to date"):
+        build()
+    shutil.copytree(docs, tmp_path / "copy")
+    build("fresh", "copy")
+    capsys.readouterr()
+    build(update=True)
+    said = capsys.readouterr().err
+    assert "index: documents: 6 (3 as before), of 4 pages; left out: header and footer lines 8\n" in said
+    assert "index: 3 of 6 passages have their vectors already" in said
+    (kept, vectors), (expected, encoded) = rows("i"), rows("fresh")
+    assert kept == expected
+    assert np.allclose(vectors, encoded, atol=2e-3)
+    manifest = read_index_manifest(tmp_path / "i")
+    assert manifest.identity["corpus"] == open_source(str(docs), DocumentsConfig()).identity()
+    assert {path.name for path in (tmp_path / "i").iterdir()} == {path.name for path in (tmp_path / "fresh").iterdir()}
+    assert ask(tmp_path / "i", "Who was born in Weil der Stadt?")[0][0].id == "0.md#1"
+    monkeypatch.setattr(documents, "WORKER", tmp_path / "none.py")
+    (docs / "0.md").unlink()
+    build(update=True, type="hnsw-sq8")
+    assert rows("i")[0] == expected[1:], "nothing is read"
