@@ -141,15 +141,8 @@ def close_explored(node: SearchNode) -> None:
 
 def finished(tree: SearchTree, status: str) -> Tree:
     """The tree as a record, with visits and mean values in its nodes."""
-    nodes = tuple(map(_with_visits, tree.nodes))
-    return Tree(TREE_FORMAT, tree.question, status, tree.usage, nodes, tree.iterations, grammar=tree.grammar)
-
-
-def _with_visits(node: SearchNode) -> Node:
-    return replace(
-        node.record,
-        id=node.id,
-        parent=node.parent.id if node.parent else None,
-        visits=node.visits,
-        value=node.total / node.visits if node.visits else None,
-    )
+    nodes = []
+    for node in tree.nodes:
+        parent, value = node.parent.id if node.parent else None, node.total / node.visits if node.visits else None
+        nodes.append(replace(node.record, id=node.id, parent=parent, visits=node.visits, value=value))
+    return Tree(TREE_FORMAT, tree.question, status, tree.usage, tuple(nodes), tree.iterations, grammar=tree.grammar)

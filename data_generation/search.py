@@ -8,6 +8,7 @@ tree nor its node ids depend on which reply comes first.
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 
 from data_generation.config import SearchConfig, TreeLimits
@@ -34,10 +35,7 @@ RIGHT = 0.5
 
 
 async def grow(tree: SearchTree, searcher: Searcher) -> Tree:
-    """Grows the tree in place and returns it finished; its status says why it ended (`verdict`).
-
-    Raises RequestError; `tree` keeps what was sampled until then.
-    """
+    """Grows the tree and returns it finished. Raises RequestError; `tree` keeps what was sampled until then."""
     while not (ended := verdict(tree, searcher.config.search, searcher.config.tree)):
         await run_wave(tree, searcher)
     return finished(tree, ended)
@@ -52,7 +50,9 @@ def verdict(tree: SearchTree, search: SearchConfig, limits: TreeLimits) -> str |
     """
     if tree.root.closed:
         return "journal" if tree.short else "closed"
-    if limited(tree, limits):
+    used = tree.usage
+    tokens = used.prompt_tokens + used.completion_tokens
+    if used.calls >= (limits.calls or math.inf) or tokens >= (limits.tokens or math.inf):
         return "limit"
     if search.contrast is not None and min(tree.right, tree.wrong) >= search.contrast:
         return "enough"
@@ -62,27 +62,14 @@ def verdict(tree: SearchTree, search: SearchConfig, limits: TreeLimits) -> str |
     return None if left(tree, search) > 0 else "rollouts"
 
 
-def limited(tree: SearchTree, limits: TreeLimits) -> bool:
-    """Whether the tree has used up its calls or tokens."""
-    used = tree.usage
-    if limits.calls is not None and used.calls >= limits.calls:
-        return True
-    return limits.tokens is not None and used.prompt_tokens + used.completion_tokens >= limits.tokens
-
-
 def left(tree: SearchTree, search: SearchConfig) -> int:
-    """How many iterations the tree may still have: `rollouts` in all, and `extra` more if its answers differ, since
-    there the next one teaches most.
-    """
+    """Iterations left: of `rollouts`, and of `extra` where answers differ, since there the next teaches most."""
     mixed = tree.right > 0 and tree.wrong > 0
     return search.rollouts + (search.extra if mixed else 0) - tree.iterations
 
 
 async def run_wave(tree: SearchTree, searcher: Searcher) -> None:
-    """Selects leaves, simulates them at the same time, and backs them up in order.
-
-    Raises what a simulation raised, once all are backed up.
-    """
+    """Simulates selected leaves at the same time, backs them up in order, then raises what a simulation raised."""
     simulations: list[Simulation] = []
     for _ in range(min(searcher.config.search.wave, left(tree, searcher.config.search))):
         leaf = select(tree, searcher.rule)
