@@ -59,8 +59,7 @@ class SearchConfig(Section):
     wave: Positive = Field(default=2, description="leaves of one tree in flight at once")
     score: bool = Field(default=False, description="ask at each state for the belief in the golden answer; not openai")
     score_found: bool = Field(
-        default=True,
-        description="ask also at states with passages (long prompts); else a search is judged by what it found",
+        default=True, description="ask also at states with passages (long prompts); else what it found judges a search"
     )
 
     @model_validator(mode="before")

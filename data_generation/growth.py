@@ -35,6 +35,18 @@ class SearchNode:
     closed: bool = False
     busy: bool = False
 
+    def mark_pending(self, change: int) -> None:
+        """Counts a simulation as begun (+1) or backed up (-1) on the way from its leaf, this node, to the root."""
+        for each in upwards(self):
+            each.pending += change
+
+    def close_explored(self) -> None:
+        """Closes it if it is full and all its children are closed, and so on upwards."""
+        for each in upwards(self):
+            if not (each.full and all(child.closed for child in each.children)):
+                return
+            each.closed = True
+
 
 @dataclass(eq=False)
 class SearchTree:
@@ -123,20 +135,6 @@ def add_reward(node: SearchNode, reward: float) -> None:
     for each in upwards(node):
         each.visits += 1
         each.total += reward
-
-
-def mark_pending(leaf: SearchNode, change: int) -> None:
-    """Counts a simulation as begun (+1) or backed up (-1) on the way from its leaf to the root."""
-    for each in upwards(leaf):
-        each.pending += change
-
-
-def close_explored(node: SearchNode) -> None:
-    """Closes `node` if it is full and all its children are closed, and so on upwards."""
-    for each in upwards(node):
-        if not (each.full and all(child.closed for child in each.children)):
-            return
-        each.closed = True
 
 
 def finished(tree: SearchTree, status: str) -> Tree:

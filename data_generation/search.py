@@ -13,17 +13,7 @@ from dataclasses import replace
 
 from data_generation.config import SearchConfig, TreeLimits
 from data_generation.expand import Searcher, expand
-from data_generation.growth import (
-    Rule,
-    SearchNode,
-    SearchTree,
-    Simulation,
-    add_reward,
-    close_explored,
-    finished,
-    mark_pending,
-    upwards,
-)
+from data_generation.growth import Rule, SearchNode, SearchTree, Simulation, add_reward, finished, upwards
 from data_generation.values import Fresh, outcomes
 from steprag.agent.belief import believe, gains
 from steprag.errors import NotJournalled
@@ -76,7 +66,7 @@ async def run_wave(tree: SearchTree, searcher: Searcher) -> None:
         if leaf is None:
             break
         leaf.busy = True
-        mark_pending(leaf, 1)
+        leaf.mark_pending(1)
         simulations.append(Simulation(leaf))
     ended = await asyncio.gather(*(simulate(one, tree, searcher) for one in simulations), return_exceptions=True)
     for simulation in simulations:
@@ -163,7 +153,7 @@ def _answers(simulation: Simulation, tree: SearchTree) -> list[SearchNode]:
 
 def backup(simulation: Simulation, tree: SearchTree) -> None:
     """Numbers what the simulation created, backs its rewards up, and closes what is explored."""
-    mark_pending(simulation.leaf, -1)
+    simulation.leaf.mark_pending(-1)
     tree.iterations += 1
     tree.usage += simulation.usage
     for node in simulation.created:
@@ -176,7 +166,7 @@ def backup(simulation: Simulation, tree: SearchTree) -> None:
         add_reward(node, reward)
     for node in (*reversed(simulation.created), simulation.leaf):
         if not node.record.terminal:
-            close_explored(node)
+            node.close_explored()
 
 
 def _gained(node: SearchNode) -> bool:

@@ -21,7 +21,7 @@ from tests.grpo_parts import make_speaker
 from tests.indexing import small, write_corpus
 from tests.levels import LEVEL, SEED
 from tests.models import make_encoder, make_llama
-from tests.training_parts import Printed, Refused, make_qwen2, pair_row, step_row, train, write, write_labels
+from tests.training_parts import Capture, Refused, make_qwen2, pair_row, step_row, train, write, write_labels
 from tests.web_site import Web, web
 
 
@@ -141,7 +141,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def refused(tiny: Path, pairs: Path, tmp_path: Path, capsys: Printed) -> Refused:
+def refused(tiny: Path, pairs: Path, tmp_path: Path, capsys: Capture) -> Refused:
     """Checks that a training is refused in these words before a folder is made."""
 
     def check(stage: str, said: str, *options: str, model: Path = tiny, rows: Path = pairs) -> None:

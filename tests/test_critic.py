@@ -16,7 +16,7 @@ from steprag.types import Message, Prediction, Question
 from tests import training_parts
 from tests.fakes import Endpoint, answer, by_turn, chat_reply, evidence, options, serve
 from tests.test_checkpoints import with_prompt
-from tests.training_parts import Printed, Refused, guessing, lines, messages, moved, searching, tensors, train
+from tests.training_parts import Capture, Refused, guessing, lines, messages, moved, searching, tensors, train
 
 LEARN = ["--epochs", "8", "--learning_rate", "0.005", "--scheduler", "constant_with_warmup"]
 
@@ -94,7 +94,7 @@ def test_it_goes_on_from_policy_and_critic(tiny: Path, labels: Path, warm: Path,
         assert any("score" in key for key in tensors(out))
 
 
-def test_a_critic_is_no_policy(critic: Path, index: Path, refused: Refused, capsys: Printed) -> None:
+def test_a_critic_is_no_policy(critic: Path, index: Path, refused: Refused, capsys: Capture) -> None:
     refused("dpo", "is a critic; stage dpo goes on from a policy's adapter", "--adapter", str(critic))
     assert main(["ask", "Which town?", "--index", str(index), "--model", str(critic)]) == 2
     assert "writes no steps; give it with --critic" in capsys.readouterr().err
@@ -167,7 +167,7 @@ def test_the_step_that_is_taken_is_the_critics(critic: Path, questions: Path, in
 ])  # fmt: skip
 def test_critics_that_cannot_choose_are_refused(
     critic: Path, warm: Path, questions: Path, index: Path, tmp_path: Path, given: list[str], complaint: str,
-    capsys: Printed,
+    capsys: Capture,
 ) -> None:  # fmt: skip
     other = with_prompt(critic, tmp_path / "other", {"profile": "transcript", "hash": "other"})
     paths = {"CRITIC": str(critic), "WARM": str(warm), "OTHER": str(other)}

@@ -32,7 +32,7 @@ from steprag.runs.run import open_run, read_manifest
 from steprag.types import Passage, Question
 from tests.fakes import DictRetriever, chat_reply, query, serve
 from tests.grpo_parts import ASKED, KEPT, NO, SEARCH, YES, spoken, world
-from tests.training_parts import Printed, killed_at, lines, moved, tensors
+from tests.training_parts import Capture, killed_at, lines, moved, tensors
 from training.config import GrpoSection, TrainConfig
 from training.play.episodes import Group, Sampling, StepRow, numbers_of, play, rows_of
 from training.play.turn_gains import Scored, normalised, turn_gains
@@ -146,7 +146,7 @@ def test_a_profile_that_the_assistant_continues_is_played_and_learnt_as_inferenc
     assert group.turns[0][1].prompt == tokenizer.encode(opened + written["content"], add_special_tokens=False)
 
 
-def test_an_adapter_of_other_prompts_is_refused(speaker: Path, data: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_an_adapter_of_other_prompts_is_refused(speaker: Path, data: Path, tmp_path: Path, capsys: Capture) -> None:
     trained = shutil.copytree(speaker, tmp_path / "trained")
     prompt = {"profile": "search-r1", "hash": "abc"}
     (trained / "manifest.json").write_text(json.dumps({"stage": "train", "config": {"stage": "sft"}, "prompt": prompt}))
@@ -298,7 +298,7 @@ def served(speaker: Path, data: Path, out: Path, url: str, *options: str) -> int
     return grpo(speaker, data, out, *sources, "--grpo.questions", "2", "--grpo.episodes", "6", *options)
 
 
-def test_a_failed_search_costs_its_question_alone(speaker: Path, data: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_a_failed_search_costs_its_question_alone(speaker: Path, data: Path, tmp_path: Path, capsys: Capture) -> None:
     with serve(first_fails(found)) as service:
         assert served(speaker, data, tmp_path, service.url, "--max_steps", "3") == 0
         assert len(service.requests) == 3, "the one that failed, and one a question: in later steps the journal has it"
@@ -310,7 +310,7 @@ def test_a_failed_search_costs_its_question_alone(speaker: Path, data: Path, tmp
     assert "train: step 1: the episodes of question" in capsys.readouterr().err
 
 
-def test_a_service_that_is_down_ends_the_run(speaker: Path, data: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_a_service_that_is_down_ends_the_run(speaker: Path, data: Path, tmp_path: Path, capsys: Capture) -> None:
     with serve(refused) as service:
         assert served(speaker, data, tmp_path, service.url, "--max_steps", "3") == 1
     assert f" questions of the last steps could not be played: {service.url}: " in capsys.readouterr().err
@@ -444,7 +444,7 @@ def likelihood(folder: Path, text: str) -> float:
     return float(torch.log_softmax(logits, -1)[range(len(reply)), reply].sum().exp())
 
 
-def test_groups_without_variance_move_no_weight(speaker: Path, data: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_groups_without_variance_move_no_weight(speaker: Path, data: Path, tmp_path: Path, capsys: Capture) -> None:
     """Without gold passages recall says nothing, so every episode is worth the same; nor does weight decay act."""
     shutil.copytree(data, tmp_path / "data")
     write_records(tmp_path / "data" / "questions.jsonl", [Question("q", ASKED.question, ("yes",))])
@@ -514,7 +514,7 @@ def test_the_judge_is_asked_of_finished_episodes_alone(speaker: Path, data: Path
     (["grpo", "--pairs", "pairs"], "--pairs: stage grpo learns from --questions and --index; leave it out"),
     (["dpo"], "--pairs: stage dpo learns from --pairs; give it"),
 ])  # fmt: skip
-def test_a_stage_without_a_source_names_it(options: list[str], complaint: str, capsys: Printed, tmp_path: Path) -> None:
+def test_a_stage_without_a_source_names_it(options: list[str], complaint: str, capsys: Capture, tmp_path: Path) -> None:
     assert guarded(main, ["--stage", *options, "--out", str(tmp_path / "out")]) == 2
     assert complaint in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -37,7 +37,7 @@ from tests.grpo_parts import ASKED, world
 from tests.indexing import words_index
 from tests.ragas_golden import FILE
 from tests.test_grpo import FAST
-from tests.training_parts import Printed, lines
+from tests.training_parts import Capture, lines
 from training.play.judging import EpisodeJudge, likeness
 from training.play.rewards import REWARDS, Played, advantages, check_names, precision_of, relevancy_of, score, share_of
 from training.train import main
@@ -386,7 +386,7 @@ def rewarded(folder: Path, speaker: Path, index: Path, url: str, *more: str) -> 
     return guarded(main, [*FAST, "--model", str(speaker), *sources, *options, *judge, *more])
 
 
-def test_a_run_is_rewarded_by_verdicts_that_are_paid_once(speaker: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_a_run_is_rewarded_by_verdicts_that_are_paid_once(speaker: Path, tmp_path: Path, capsys: Capture) -> None:
     words = words_index(tmp_path, WORLD)
     with serve(chat_reply(reply)) as endpoint:
         stopped = ("--judge.price.prompt", "1", "--budget.calls", "5")

@@ -27,7 +27,7 @@ from steprag.engines.threads import usable_memory
 from steprag.errors import ConfigError, PolicyUnavailable
 from steprag.net.bounded_http import BoundedClient
 from tests.fakes import DictRetriever
-from tests.training_parts import Printed
+from tests.training_parts import Capture
 
 WIKIPEDIA = ["--config", "configs/index/wikipedia.yaml"]
 
@@ -40,7 +40,7 @@ WIKIPEDIA = ["--config", "configs/index/wikipedia.yaml"]
     (["--type", "gpu-cagra"], "gpu-cagra needs a GPU and faiss-gpu-cuvs"),
 ])  # fmt: skip
 def test_a_gpu_that_is_not_here_is_told_before_the_corpus_is_read(
-    options: list[str], complaint: str, tmp_path: Path, capsys: Printed
+    options: list[str], complaint: str, tmp_path: Path, capsys: Capture
 ) -> None:
     argv = [*options, "--corpus", str(tmp_path / "not-there.jsonl"), "--out", str(tmp_path / "index")]
     assert guarded(indexes.commands.build.main, argv) == 2
@@ -165,7 +165,7 @@ def test_flags_that_open_a_door_are_refused(name: str) -> None:
     (errno.EROFS, "give a place that may be written"),
     (errno.EACCES, "give a place that may be written"),
 ])  # fmt: skip
-def test_a_place_that_takes_no_files_is_one_line(number: int, remedy: str, capsys: Printed) -> None:
+def test_a_place_that_takes_no_files_is_one_line(number: int, remedy: str, capsys: Capture) -> None:
     def command(argv: list[str]) -> int:
         raise OSError(number, os.strerror(number), "/there/file")
 
@@ -176,7 +176,7 @@ def test_a_place_that_takes_no_files_is_one_line(number: int, remedy: str, capsy
     assert said.count("\n") == 1
 
 
-def test_a_home_that_takes_no_files_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+def test_a_home_that_takes_no_files_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     for name in ("STEPRAG_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/dev/null")

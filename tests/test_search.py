@@ -17,7 +17,7 @@ import pytest
 from data_generation.config import GenerateConfig
 from data_generation.expand import Searcher, make_searcher
 from data_generation.generate import search_one
-from data_generation.growth import SearchNode, SearchTree, add_reward, mark_pending, root_only, uct
+from data_generation.growth import SearchNode, SearchTree, add_reward, root_only, uct
 from data_generation.plan import most_calls
 from data_generation.search import grow, select
 from data_generation.values import VALUES, Fresh, Valued
@@ -171,7 +171,7 @@ def test_a_leaf_in_flight_counts_as_visited() -> None:
     leaf = select(growth, RULE)
     assert leaf
     assert leaf.parent is first
-    mark_pending(leaf, 1)
+    leaf.mark_pending(1)
     leaf.busy = True
     other = select(growth, RULE)
     assert other

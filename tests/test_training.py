@@ -23,19 +23,10 @@ from steprag.records.jsonl import read_json, write_json
 from steprag.runs.run import read_manifest
 from tests import training_parts as made
 from tests.models import make_gemma3
-from tests.training_parts import (
-    Printed,
-    Refused,
-    lines,
-    moved,
-    tensors,
-    train,
-    train_until_killed,
-    write,
-)  # fmt: skip
+from tests.training_parts import Capture, Refused, lines, moved, tensors, train, train_until_killed, write
 from training.checks import check_keys
 from training.config import GrpoSection, LoraSection, TrainConfig
-from training.job import Job, Outcome
+from training.job import Job, Outcome, last_checkpoint
 from training.machine import check_recipe
 from training.model import save_merged, save_policy
 from training.plan import shape_of
@@ -142,7 +133,7 @@ def test_kernels_of_liger_need_their_package_and_a_gpu(monkeypatch: pytest.Monke
         check_recipe(TrainConfig(liger=True))
 
 
-def test_names_of_layers_are_checked(tiny: Path, pairs: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_names_of_layers_are_checked(tiny: Path, pairs: Path, tmp_path: Path, capsys: Capture) -> None:
     assert train(tiny, pairs, tmp_path / "b", "dpo", "--lora.target", "qproj") == 2
     assert "no layer 'qproj'; it has down_proj, gate_proj," in capsys.readouterr().err
 
@@ -233,7 +224,7 @@ def test_sft_learns_and_leaves_a_checkpoint(tiny: Path, warm: Path) -> None:
     assert [row["step"] for row in lines(warm / "metrics.jsonl")] == list(range(1, 9))
 
 
-def test_a_second_run_does_nothing_another_is_refused(tiny: Path, pairs: Path, warm: Path, capsys: Printed) -> None:
+def test_a_second_run_does_nothing_another_is_refused(tiny: Path, pairs: Path, warm: Path, capsys: Capture) -> None:
     before = (warm / "adapter_model.safetensors").stat().st_mtime_ns
     assert train(tiny, pairs, warm, "sft", "--epochs", "2") == 0
     assert "nothing to do" in capsys.readouterr().err
@@ -321,7 +312,7 @@ def test_time_limit_ends_the_loop(tiny: Path, pairs: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("steps", "complaint"), [("3", "step 2: the gradient is"), ("1", "eval_loss is")])
 def test_numbers_that_are_none_end_training(
-    steps: str, complaint: str, tiny: Path, pairs: Path, tmp_path: Path, capsys: Printed
+    steps: str, complaint: str, tiny: Path, pairs: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     wild = ["--learning_rate", "1e30", "--max_steps", steps, "--scheduler", "constant_with_warmup"]
     assert train(tiny, pairs, tmp_path, "dpo", *wild, "--max_grad_norm", "0") == 1
@@ -341,6 +332,14 @@ def test_killed_run_goes_on_to_the_same_weights(tiny: Path, pairs: Path, warm: P
     assert train(tiny, pairs, killed, "dpo", *options) == 0
     assert any("resumed_from" in row for row in lines(killed / "metrics.jsonl"))
     assert not moved(whole, killed)
+
+
+def test_a_run_goes_on_from_the_newest_whole_checkpoint(tmp_path: Path) -> None:
+    for step, state in ((5, '{"step": 5}'), (10, '{"step": 10}'), (20, '{"step": '), (30, None)):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        if state:
+            (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(state)
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
 
 
 def test_merged_model_is_base_and_adapter_in_one(tiny: Path, pairs: Path, tmp_path: Path) -> None:

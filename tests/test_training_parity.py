@@ -18,7 +18,7 @@ from steprag.runs.run import read_manifest
 from steprag.types import Question
 from tests.fakes import BY_ROLLOUTS, QUESTION, chat_reply, options, serve
 from tests.models import make_tokenizer
-from tests.training_parts import QWEN2_5, Printed, lines, messages, pair_row, reply, step_row, train, write
+from tests.training_parts import QWEN2_5, Capture, lines, messages, pair_row, reply, step_row, train, write
 from training.config import DpoSection, TrainConfig
 from training.parity import check_parity, checked_tokens
 from training.rows import Row, TokenRow, read_file, row_order
@@ -126,7 +126,7 @@ def test_trees_of_a_continued_prompt_become_pairs_that_train(tiny: Path, world_i
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
 def test_a_models_own_code_is_never_run(
-    tiny: Path, tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+    tiny: Path, tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     folder, ran = shutil.copytree(tiny, tmp_path / "model"), tmp_path / "ran"
     (folder / "evil.py").write_text(f"open({str(ran)!r}, 'w')\nclass Evil: pass\n")

@@ -11,7 +11,7 @@ import pytest
 from steprag.config.load import load_config
 from steprag.console.terminal import guarded
 from steprag.engines.models import ModelFiles
-from tests.training_parts import Printed, Refused, nvidia_smi
+from tests.training_parts import Capture, Refused, nvidia_smi
 from training.config import TrainConfig
 from training.machine import Device, gpus, visible_gpus
 from training.memory import GIB, PUBLISHED, memory
@@ -41,7 +41,7 @@ def recipe(name: str, **overrides: Any) -> TrainConfig:
     return load_config(TrainConfig, str(RECIPES / f"{name}.yaml"), overrides)
 
 
-def planned(capsys: Printed, *options: str) -> dict[str, Any]:
+def planned(capsys: Capture, *options: str) -> dict[str, Any]:
     """The plan that `steprag plan train` makes with these options."""
     assert guarded(main, [*options, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
@@ -53,7 +53,7 @@ def known(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", MADE_FOR)
-def test_recipes_fit_the_hardware_they_are_made_for(name: str, capsys: Printed) -> None:
+def test_recipes_fit_the_hardware_they_are_made_for(name: str, capsys: Capture) -> None:
     device, count = MADE_FOR[name]
     plan = planned(capsys, "--config", name, "--device", device, "--devices", str(count))
     assert plan["fits"]
@@ -61,7 +61,7 @@ def test_recipes_fit_the_hardware_they_are_made_for(name: str, capsys: Printed) 
     assert (plan["rows"] is None) == (plan["hours"] is None) == name.endswith("grpo")
 
 
-def test_figures_by_hand_for_the_published_recipe_on_eight_gpus(capsys: Printed) -> None:
+def test_figures_by_hand_for_the_published_recipe_on_eight_gpus(capsys: Capture) -> None:
     """With 16 bytes a logit, the gathered weights of both models, and bfloat16 beside float32 in each checkpoint; a
     public run of it took 40 minutes.
     """
@@ -118,7 +118,7 @@ def test_a_gpu_without_its_driver_is_none(tmp_path: Path, monkeypatch: pytest.Mo
     assert visible_gpus() == 1, "CUDA shows a process one slice"
 
 
-def test_an_unknown_card_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+def test_an_unknown_card_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     nvidia_smi("echo 'NVIDIA GB10, [N/A]'", tmp_path, monkeypatch)
     assert guarded(main, ["--config", "qwen2.5-7b-dpo-lora"]) == 0
     said = capsys.readouterr().out
@@ -128,7 +128,7 @@ def test_an_unknown_card_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.M
     assert "time     not known: episodes take most of it" in capsys.readouterr().out
 
 
-def test_fewer_devices_than_one_are_refused(capsys: Printed) -> None:
+def test_fewer_devices_than_one_are_refused(capsys: Capture) -> None:
     for count in ("0", "-1"):
         assert guarded(main, ["--config", "qwen2.5-7b-dpo", "--device", "a100", "--devices", count]) == 2
         assert f"--devices {count}: give 1 or more" in capsys.readouterr().err
@@ -144,7 +144,7 @@ def test_fewer_devices_than_one_are_refused(capsys: Printed) -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_fit_is_refused_with_the_nearest_recipe(
-    recipe: str, device: str, more: tuple[str, ...], nearest: str, capsys: Printed
+    recipe: str, device: str, more: tuple[str, ...], nearest: str, capsys: Capture
 ) -> None:
     assert guarded(main, ["--config", f"qwen2.5-{recipe}", "--device", device, *more]) == 2
     error = capsys.readouterr().err
@@ -227,7 +227,7 @@ def test_weights_are_counted_as_transformers_has_them(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["minicpm", ["a", "b"], None])
-def test_an_unknown_type_is_counted_like_a_llama_and_said_so(kind: object, tmp_path: Path, capsys: Printed) -> None:
+def test_an_unknown_type_is_counted_like_a_llama_and_said_so(kind: object, tmp_path: Path, capsys: Capture) -> None:
     written({**SHAPES["Llama-3.1-8B"], "model_type": kind}, tmp_path)
     assert guarded(main, ["--model", str(tmp_path), "--device", "a100"]) == 0
     assert "parameters, counted like a llama's\n" in capsys.readouterr().out
@@ -259,7 +259,7 @@ def test_blocks_of_another_kind_are_not_planned_as_a_llamas(keys: dict[str, Any]
     ("Qwen/Qwen2.5-32B-Instruct", 32_763_876_352),
     ("Qwen/Qwen2.5-72B-Instruct", 72_706_203_648),
 ])  # fmt: skip
-def test_a_model_is_planned_by_its_config_alone(name: str, parameters: int, tmp_path: Path, capsys: Printed) -> None:
+def test_a_model_is_planned_by_its_config_alone(name: str, parameters: int, tmp_path: Path, capsys: Capture) -> None:
     """By its name where its sizes are known here, and by a folder with nothing but the config.json of any model."""
     sizes = json.loads((RECIPES / "models.json").read_text())[name]
     (tmp_path / "config.json").write_text(json.dumps(sizes))
@@ -301,19 +301,19 @@ def test_episodes_take_what_playing_or_learning_does() -> None:
     assert taken(**full).reference > taken(**full, **{"grpo.beta": 0}).reference == 0
 
 
-def test_pairs_are_not_for_a_stage_that_plays(tmp_path: Path, capsys: Printed) -> None:
+def test_pairs_are_not_for_a_stage_that_plays(tmp_path: Path, capsys: Capture) -> None:
     assert guarded(main, ["--config", "qwen2.5-7b-grpo", "--device", "a100", "--pairs", str(tmp_path)]) == 2
     assert "--pairs: stage grpo learns from its own episodes" in capsys.readouterr().err
 
 
-def test_sizes_come_from_the_pairs(pairs: Path, qwen2: Path, capsys: Printed) -> None:
+def test_sizes_come_from_the_pairs(pairs: Path, qwen2: Path, capsys: Capture) -> None:
     plan = planned(capsys, "--model", str(qwen2), "--pairs", str(pairs), "--device", "cpu")
     assert plan["rows"] == 16
     assert plan["parameters"] == shape_of(ModelFiles("tiny", hf=qwen2)).parameters  # pyright: ignore
     assert "cores" in plan["device"]
 
 
-def test_a_model_out_of_reach_or_no_llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed) -> None:
+def test_a_model_out_of_reach_or_no_llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert guarded(main, ["--model", "someone/unheard-of", "--device", "a100"]) == 2
     assert "download it elsewhere and give its folder" in capsys.readouterr().err

@@ -18,7 +18,7 @@ from steprag.engines.threads import threads_for, usable_cores
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import read_manifest
-from tests.training_parts import Printed, lines, moved, show_gpus, tensors, train, train_until_killed
+from tests.training_parts import Capture, lines, moved, show_gpus, tensors, train, train_until_killed
 from training.checks import check_keys
 from training.config import TrainConfig
 from training.launch.processes import command, threads_each, why
@@ -60,7 +60,7 @@ def test_one_gpu_is_shown(visible: str | None, there: int, shown: str | None, mo
 
 
 def test_a_run_on_a_machine_with_several_gpus_trains_on_one(
-    tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+    tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     """Whatever nvidia-smi names, the environment that torch and TRL are loaded in has one."""
     show_gpus(2, tmp_path, monkeypatch)
@@ -131,17 +131,12 @@ def test_two_processes_learn_what_one_does(tiny: Path, pairs: Path, tmp_path: Pa
     assert [row["step"] for row in lines(two / "metrics.jsonl")][:5] == [1, 2, 3, 4, 5], "one process writes"
 
 
-def free_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return unused.getsockname()[1]
-
-
 @pytest.mark.engine
-def test_two_nodes_learn_what_one_machine_does(tiny: Path, pairs: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_two_nodes_learn_what_one_machine_does(tiny: Path, pairs: Path, tmp_path: Path, capsys: Capture) -> None:
     """Two agents of torchrun on this machine stand for two machines with a common file system."""
     one, two, more = tmp_path / "one", tmp_path / "two", ["--batch_size", "2", "--max_steps", "5"]
-    meeting = f"127.0.0.1:{free_port()}"
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        meeting = f"127.0.0.1:{unused.getsockname()[1]}"
     assert train(tiny, pairs, one, "sft", "--processes", "2", *more) == 0
     other = command(TrainConfig(nodes=2, rendezvous=meeting), two / "processes")
     environment = {**os.environ, "PYTHONPATH": os.getcwd(), "OMP_NUM_THREADS": "1"}
@@ -155,7 +150,7 @@ def test_two_nodes_learn_what_one_machine_does(tiny: Path, pairs: Path, tmp_path
 
 
 @pytest.mark.engine
-def test_a_worker_that_fails_is_told_by_its_own_words(tiny: Path, pairs: Path, tmp_path: Path, capsys: Printed) -> None:
+def test_a_worker_that_fails_is_told_by_its_own_words(tiny: Path, pairs: Path, tmp_path: Path, capsys: Capture) -> None:
     assert train(tiny, pairs, tmp_path / "out", "sft", *TWO, "--learning_rate", "1e30", "--max_steps", "3") == 1
     error = capsys.readouterr().err
     assert "steprag: step 2: the gradient is not a number any more; lower learning_rate" in error

@@ -22,7 +22,7 @@ from training.config import LoraSection, TrainConfig
 from training.rows import TokenRow
 from training.train import main
 
-Printed = pytest.CaptureFixture[str]
+Capture = pytest.CaptureFixture[str]
 """What a command wrote: the fixture `capsys`."""
 Refused = Callable[..., None]
 """Checks a refusal: the fixture `refused`."""

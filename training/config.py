@@ -55,14 +55,11 @@ class GrpoSection(Section):
         default="group", description="divide a group's advantages by its standard deviation, or not (Dr. GRPO)"
     )
     beta: Share = Field(default=0.0, description="weight of the divergence from where training starts; 0: none")
-    gain: float = Field(
-        default=0.0,
-        ge=0,
-        description="weight of turn rewards: what a step adds to the belief in the golden answer; 0: outcomes alone",
+    gain: Share = Field(
+        default=0.0, description="weight of turn rewards: what a step adds to the belief in the golden answer; 0: none"
     )
     credit: Literal["episode", "kept"] = Field(
-        default="episode",
-        description="kept: what a later step took back is not praised (biased); episode: all steps alike",
+        default="episode", description="kept: no praise for what a later step took back (biased); episode: all alike"
     )
     weigh: Literal["token", "episode"] = Field(
         default="token", description="token: long episodes weigh more; episode: each episode of a group weighs the same"

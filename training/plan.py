@@ -69,11 +69,9 @@ def _decoder(config: dict[str, Any]) -> Shape | None:
     both = {"tie_word_embeddings": config.get("tie_word_embeddings"), **text}
     told = {key: value for key, value in both.items() if value is not None}
     sizes = {**family.told, **told}
-    if any(isinstance(count := sizes.get(key), int) and count > 1 for key in EXPERTS):
-        return None  # a mixture of experts: these sizes are not all of it
-    if any(OTHER_BLOCKS.match(key) for key in told):
-        return None
-    if any(field.is_required() and key not in sizes for key, field in Shape.model_fields.items()):
+    experts = any(isinstance(count := sizes.get(key), int) and count > 1 for key in EXPERTS)
+    lacking = any(field.is_required() and key not in sizes for key, field in Shape.model_fields.items())
+    if experts or lacking or any(map(OTHER_BLOCKS.match, told)):
         return None
     try:
         return Shape.model_validate({**sizes, "beside": _vision_weights(config)})
