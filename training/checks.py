@@ -54,6 +54,7 @@ def check_keys(config: TrainConfig) -> None:
     if plays := config.stage == "grpo":
         check_names(grpo.rewards)
     nf4, full, sharded = config.quantization is not None, config.finetuning == "full", config.deepspeed is not None
+    zero3, accumulates = config.deepspeed == "zero3", config.accumulation != 1
     unshared, uneven = not (config.share_prefix and trl), bool(grpo.questions % config.workers)
     several, meets, weights = config.nodes > 1, config.rendezvous is not None, dpo.loss_weights
     foreign = config.stage == "dpo" and dpo.loss not in (("sigmoid",), ("hinge",), ("ipo",))
@@ -63,9 +64,7 @@ def check_keys(config: TrainConfig) -> None:
         "quantization: a critic's head cannot be trained in 4 bits; leave it out": critic and nf4,
         "dpo.loss_weights: give one weight for each of dpo.loss": weights is not None and len(weights) != len(dpo.loss),
         "quantization: the 4-bit base cannot be trained itself; set finetuning lora": nf4 and full,
-        "deepspeed: zero3 cannot shard a 4-bit base; take zero2, or leave quantization out": (
-            nf4 and config.deepspeed == "zero3"
-        ),
+        "deepspeed: zero3 cannot shard a 4-bit base; take zero2, or leave quantization out": nf4 and zero3,
         "merge: full fine-tuning gives a whole model already; leave merge out": config.merge and full,
         "merge: weights are not added to a 4-bit base; take trainer llamafactory, which merges into the whole one": (
             config.merge and nf4 and trl
@@ -82,9 +81,7 @@ def check_keys(config: TrainConfig) -> None:
         "give the number of processes by the key processes; steprag train starts them itself": trl and launched,
         "stage grpo: llamafactory has none; take trainer trl": plays and not trl,
         "grpo.questions: has to be a multiple of processes, which share the questions of a step": plays and uneven,
-        "accumulation: a step of grpo takes all completions of its episodes; leave it at 1": (
-            plays and config.accumulation != 1
-        ),
+        "accumulation: a step of grpo takes all completions of its episodes; leave it at 1": plays and accumulates,
         "grpo.rewards: give at least one reward a weight": plays and not any(grpo.rewards.values()),
         "grpo.max_tokens: leaves no room for a prompt; raise max_length": plays
         and grpo.max_tokens >= config.max_length,

@@ -97,7 +97,6 @@ class Shape(BaseModel, frozen=True, strict=True):
 
     @property
     def family(self) -> Blocks:
-        """What its blocks have; a llama's where the model type is not known here."""
         return blocks_of(self.model_type)
 
     @property
