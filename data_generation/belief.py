@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -37,7 +36,6 @@ from steprag.batch.worklist import note_failures, unfinished, work_off
 from steprag.config.load import StageConfig, add_options, load_config, options_from, parse_arguments
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, RequestError, quoted
 from steprag.policy.budget import BudgetConfig, Spending, prices_of
 from steprag.policy.client import model_identity
@@ -70,9 +68,7 @@ def main(argv: list[str]) -> int:
         prog="steprag belief", description="Adds to finished trees what the policy believes of the golden answer"
     )
     parser.add_argument("--trees", required=True, metavar="RUN", help="run folder of steprag generate, or its trees")
-    parser.add_argument(
-        "--index", metavar="DIR|URL", help="the index that the trees were made with [passages of the run's journal]"
-    )
+    parser.add_argument("--index", metavar="DIR|URL", help="the trees' index [the passages of the run's journal]")
     parser.add_argument("--out", required=True, metavar="RUN", help="new run folder: the trees with beliefs, journal")
     add_options(parser, BeliefConfig)
     given = parse_arguments(parser, argv)
@@ -83,28 +79,20 @@ def main(argv: list[str]) -> int:
     return PART_DONE if asyncio.run(add_beliefs(config, file, made_by, given.index, Path(given.out))) else 0
 
 
-async def add_beliefs(
-    config: BeliefConfig, trees_file: Path, made_by: dict[str, Any], index: str | None, out: Path
-) -> int:
+async def add_beliefs(config: BeliefConfig, file: Path, made_by: dict[str, Any], index: str | None, out: Path) -> int:
     """Writes the run folder `out`; returns how many trees failed. `made_by`: manifest of the run that grew the trees.
 
     Raises ConfigError where neither an index nor a journal has their passages.
     """
-    journal = trees_file.parent / JOURNAL
+    journal = file.parent / JOURNAL
     if index is None and not journal.is_file():
-        raise ConfigError(f"{trees_file.parent} has no journal ({JOURNAL}); give the index that the trees searched")
+        raise ConfigError(f"{file.parent} has no journal ({JOURNAL}); give the index that the trees searched")
     profile = checked_profile(config.prompt, config.policy).with_tools(specs_in(made_by))
-    check_made_by(profile, made_by.get("identity", {}), trees_file)
-    trees = _Trees(trees_file, config.limit)
-    identity = {
-        **made_by.get("identity", {}),
-        "prompt": profile.identity,
-        "belief": {
-            "trees": file_hash(trees_file),
-            "policy": model_identity(config.policy),
-            "episode": config.episode.identity,
-        },
-    }
+    check_made_by(profile, made_by.get("identity", {}), file)
+    trees = _Trees(file, config.limit)
+    made_from = {"trees": file_hash(file), "policy": model_identity(config.policy)}
+    belief = {**made_from, "episode": config.episode.identity}
+    identity = {**made_by.get("identity", {}), "prompt": profile.identity, "belief": belief}
     async with _passages(index, journal, config, made_by) as passages_of:
         retriever = passages_of(trees.questions[0].id)
         environment = make_environment(profile, retriever, config.episode)
@@ -119,9 +107,8 @@ async def add_beliefs(
                     async with opened as agent, Journal(run.path / JOURNAL, spending) as calls:
 
                         async def work(question: Question) -> Tree | Failure:
-                            return await with_beliefs(
-                                trees.tree(question.id), calls.question(question), agent, passages_of(question.id)
-                            )
+                            tree, mine = trees.tree(question.id), calls.question(question)
+                            return await with_beliefs(tree, mine, agent, passages_of(question.id))
 
                         with asking(run, calls, policy=agent.policy):
                             await check_scoring(scorer_of(agent.policy))
@@ -155,10 +142,7 @@ async def with_beliefs(tree: Tree, calls: QuestionCalls, agent: OpenAgent, passa
 
 
 async def states_of(tree: Tree, environment: Environment) -> list[State | None]:
-    """The state at every node by id, None at refused ones.
-
-    Raises ConfigError where the retriever finds other passages than the tree holds.
-    """
+    """The state at each node by id, None at refused ones. Raises ConfigError where a search finds other passages."""
     states: list[State | None] = []
     for node in tree.nodes:  # parents come before their children
         before = states[node.parent] if node.parent is not None else None
@@ -209,7 +193,3 @@ async def _passages(
     fingerprint = str(made_by.get("identity", {}).get("index", ""))
     async with Journal(journal, reading=True) as calls:
         yield lambda question_id: Replay(calls, question_id, fingerprint)
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

@@ -57,13 +57,9 @@ class SearchConfig(Section):
     revisit: bool = Field(default=False, description="visit finished leaves again (what the published loop does)")
     exploration: float = Field(default=1.414, ge=0, description="UCT's constant c; greater visits the less known more")
     wave: Positive = Field(default=2, description="leaves of one tree in flight at once")
-    score: bool = Field(
-        default=False, description="ask at every state what the policy believes of the golden answer; not engine openai"
-    )
+    score: bool = Field(default=False, description="ask at each state for the belief in the golden answer; not openai")
     score_found: bool = Field(
-        default=True,
-        description="ask it also at states that show passages, whose prompts are long; without, a search is judged by "
-        "whether it found the golden answer",
+        default=True, description="ask also at states with passages (long prompts); else what it found judges a search"
     )
 
     @model_validator(mode="before")
@@ -117,9 +113,7 @@ class GenerateConfig(StageConfig):
     tree: TreeLimits = TreeLimits()
     budget: BudgetConfig = BudgetConfig()
     journal: JournalConfig = JournalConfig()
-    trees_at_once: Positive | None = Field(
-        default=None, description="trees that grow at once; none: twice policy.concurrency"
-    )
+    trees_at_once: Positive | None = Field(default=None, description="trees at once; none: twice policy.concurrency")
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
     seed: int = Field(default=0, description="seeds every sample, together with question and state")
 

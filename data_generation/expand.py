@@ -19,6 +19,9 @@ from steprag.scores.metrics import guessable, normalise
 from steprag.tree import Node
 from steprag.types import Completion, Found, Question, State, Step, Usage
 
+Parsed = tuple[Completion, Step | StepFormatError]
+"""A completion, and the step that it is or why it is none."""
+
 
 @dataclass(frozen=True)
 class Searcher:
@@ -45,7 +48,8 @@ def make_searcher(
 ) -> Searcher:
     """The search that a recipe describes: UCT, and the value that `reward.name` names."""
     rule = partial(uct, exploration=config.search.exploration)
-    return Searcher(environment, policy, rule, VALUES[config.reward.name](config, judge), config, scorer)
+    value = partial(VALUES[config.reward.name], config=config, judge=judge)
+    return Searcher(environment, policy, rule, value, config, scorer)
 
 
 async def expand(simulation: Simulation, parent: SearchNode, tree: SearchTree, searcher: Searcher) -> list[SearchNode]:
@@ -64,12 +68,12 @@ async def expand(simulation: Simulation, parent: SearchNode, tree: SearchTree, s
     parent.full = parent.sampled >= search.children
     simulation.usage += sample.usage
     parent.record = replace(parent.record, messages=observation.messages)
-    parsed = [_parsed(parent.state, completion, environment) for completion in sample.completions]
-    kept = _without_duplicates(parent, list(zip(sample.completions, parsed, strict=True)), searcher.grammar)
+    parsed = [(completion, _parsed(parent.state, completion, environment)) for completion in sample.completions]
+    kept = _without_duplicates(parent, parsed, searcher.grammar)
     after = await asyncio.gather(*(_applied(parent.state, step, environment) for _, step in kept))
     usage, fresh = sample.usage, []
-    for (completion, step), state in zip(kept, after, strict=True):
-        fresh.append(_child(parent, completion, step, state, usage, searcher, tree.question))
+    for one, state in zip(kept, after, strict=True):
+        fresh.append(_child(parent, one, state, usage, searcher, tree.question))
         usage = Usage()
     parent.children += fresh
     simulation.created += fresh
@@ -88,9 +92,7 @@ def _identity(action: str, content: str, grammar: Grammar) -> tuple[str, str]:
     return action, "" if grammar.action(action).effect == "pop" else normalise(content)
 
 
-def _without_duplicates(
-    parent: SearchNode, sampled: list[tuple[Completion, Step | StepFormatError]], grammar: Grammar
-) -> list[tuple[Completion, Step | StepFormatError]]:
+def _without_duplicates(parent: SearchNode, sampled: list[Parsed], grammar: Grammar) -> list[Parsed]:
     """Those that differ from the parent's children and from one another; refused completions are all kept."""
     records = [child.record for child in parent.children if not child.record.failure]
     seen = {_identity(record.action or "", record.content or "", grammar) for record in records}
@@ -110,14 +112,9 @@ async def _applied(state: State, step: Step | StepFormatError, environment: Envi
 
 
 def _child(
-    parent: SearchNode,
-    completion: Completion,
-    step: Step | StepFormatError,
-    state: State,
-    usage: Usage,
-    searcher: Searcher,
-    question: Question,
+    parent: SearchNode, parsed: Parsed, state: State, usage: Usage, searcher: Searcher, question: Question
 ) -> SearchNode:
+    completion, step = parsed
     record = partial(Node, id=-1, parent=None, depth=parent.record.depth + 1, text=completion.text, usage=usage,
                      reasoning=len(completion.reasoning) or None)  # fmt: skip
     if isinstance(step, StepFormatError):

@@ -35,6 +35,18 @@ class SearchNode:
     closed: bool = False
     busy: bool = False
 
+    def mark_pending(self, change: int) -> None:
+        """Counts a simulation as begun (+1) or backed up (-1) on the way from its leaf, this node, to the root."""
+        for each in upwards(self):
+            each.pending += change
+
+    def close_explored(self) -> None:
+        """Closes it if it is full and all its children are closed, and so on upwards."""
+        for each in upwards(self):
+            if not (each.full and all(child.closed for child in each.children)):
+                return
+            each.closed = True
+
 
 @dataclass(eq=False)
 class SearchTree:
@@ -125,31 +137,10 @@ def add_reward(node: SearchNode, reward: float) -> None:
         each.total += reward
 
 
-def mark_pending(leaf: SearchNode, change: int) -> None:
-    """Counts a simulation as begun (+1) or backed up (-1) on the way from its leaf to the root."""
-    for each in upwards(leaf):
-        each.pending += change
-
-
-def close_explored(node: SearchNode) -> None:
-    """Closes `node` if it is full and all its children are closed, and so on upwards."""
-    for each in upwards(node):
-        if not (each.full and all(child.closed for child in each.children)):
-            return
-        each.closed = True
-
-
 def finished(tree: SearchTree, status: str) -> Tree:
     """The tree as a record, with visits and mean values in its nodes."""
-    nodes = tuple(map(_with_visits, tree.nodes))
-    return Tree(TREE_FORMAT, tree.question, status, tree.usage, nodes, tree.iterations, grammar=tree.grammar)
-
-
-def _with_visits(node: SearchNode) -> Node:
-    return replace(
-        node.record,
-        id=node.id,
-        parent=node.parent.id if node.parent else None,
-        visits=node.visits,
-        value=node.total / node.visits if node.visits else None,
-    )
+    nodes = []
+    for node in tree.nodes:
+        parent, value = node.parent.id if node.parent else None, node.total / node.visits if node.visits else None
+        nodes.append(replace(node.record, id=node.id, parent=parent, visits=node.visits, value=value))
+    return Tree(TREE_FORMAT, tree.question, status, tree.usage, tuple(nodes), tree.iterations, grammar=tree.grammar)

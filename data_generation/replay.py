@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections import defaultdict, deque
-from dataclasses import dataclass
-from dataclasses import replace as changed
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +20,17 @@ from data_generation.tally import Earlier, summarise
 from steprag.agent.judge import Judge
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import check_made_by, load_profile
-from steprag.agent.tools import ToolSpec, specs_in
+from steprag.agent.tools import specs_in
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.journalled import SCORE, state_of
 from steprag.batch.results import index_of
 from steprag.batch.tree_results import tree_counts
 from steprag.batch.worklist import FAILED
 from steprag.config.load import add_options, leaves, load_config, options_from, parse_arguments
-from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError, NotJournalled, quoted
 from steprag.policy.protocols import Policy, Scorer
 from steprag.records.jsonl import dump_line, existing, written_whole
-from steprag.runs.run import checked_manifest, open_run, read_manifest
+from steprag.runs.run import checked_manifest, open_run
 from steprag.tree import Failure, Tree
 from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 
@@ -55,9 +52,8 @@ def main(argv: list[str]) -> int:
     for section in {name.split(".")[0] for name, _ in leaves(GenerateConfig) if "." in name}:
         if not isinstance(manifest["config"].get(section, {}), dict):
             raise DataError(folder / "manifest.json", f"config.{section}: expected an object", remedy="restore it")
-    config = _config(given, manifest["config"])
-    tools = specs_in(manifest)
-    return asyncio.run(replay(config, folder, manifest["identity"], Path(given.out), earlier, tools))
+    asyncio.run(replay(_config(given, manifest["config"]), folder, manifest, Path(given.out), earlier))
+    return 0
 
 
 def _config(given: argparse.Namespace, made_with: dict[str, Any]) -> GenerateConfig:
@@ -73,20 +69,14 @@ def _config(given: argparse.Namespace, made_with: dict[str, Any]) -> GenerateCon
 
 
 async def replay(
-    config: GenerateConfig,
-    folder: Path,
-    of: dict[str, Any],
-    out: Path,
-    earlier: Earlier | None = None,
-    tools: tuple[ToolSpec, ...] = (),
-) -> int:
-    """Writes the run folder `out` from the calls of `folder`'s journal; returns the exit code.
-
-    `of` is that run's identity, `earlier` its `--after`, `tools` those that its prompts name. Raises ConfigError where
-    the reward wants a judge and the journal has no call of one, and where the run's prompts were others.
+    config: GenerateConfig, folder: Path, manifest: dict[str, Any], out: Path, earlier: Earlier | None
+) -> None:
+    """Writes the run folder `out` from the calls of `folder`'s journal. `manifest` is that run's, `earlier` its
+    `--after`. Raises ConfigError where the journal lacks what the reward wants, and where its prompts were others.
     """
-    profile = load_profile(config.prompt.profile, config.prompt.examples).with_tools(tools)
-    profile = changed(profile, reserved=reserved_in(read_manifest(folder)))
+    of = manifest["identity"]
+    profile = load_profile(config.prompt.profile, config.prompt.examples).with_tools(specs_in(manifest))
+    profile = replace(profile, reserved=reserved_in(manifest))
     check_made_by(profile, of, folder)
     async with Journal(folder / JOURNAL, reading=True) as journal:
         if config.reward.judged and "judge" not in journal.roles:
@@ -117,7 +107,6 @@ async def replay(
                     if isinstance(result, Tree):
                         counts.append(tree_counts(result))
             summarise(run, counts, journal.spending)
-    return 0
 
 
 class Replay:
@@ -149,7 +138,6 @@ class Replay:
 
     async def ready(self) -> None:
         """Nothing is to be loaded."""
-        return None
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """The journal's passages of the query. Raises NotJournalled where it was not made with that `top_k`."""
@@ -187,7 +175,3 @@ class _ReplayCalls:
         if not told:
             raise NotJournalled("the journal has no score for this state")
         return Sample((told[0][0],), told[0][1])
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

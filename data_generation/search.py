@@ -8,21 +8,12 @@ tree nor its node ids depend on which reply comes first.
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 
 from data_generation.config import SearchConfig, TreeLimits
 from data_generation.expand import Searcher, expand
-from data_generation.growth import (
-    Rule,
-    SearchNode,
-    SearchTree,
-    Simulation,
-    add_reward,
-    close_explored,
-    finished,
-    mark_pending,
-    upwards,
-)
+from data_generation.growth import Rule, SearchNode, SearchTree, Simulation, add_reward, finished, upwards
 from data_generation.values import Fresh, outcomes
 from steprag.agent.belief import believe, gains
 from steprag.errors import NotJournalled
@@ -34,10 +25,7 @@ RIGHT = 0.5
 
 
 async def grow(tree: SearchTree, searcher: Searcher) -> Tree:
-    """Grows the tree in place and returns it finished; its status says why it ended (`verdict`).
-
-    Raises RequestError; `tree` keeps what was sampled until then.
-    """
+    """Grows the tree and returns it finished. Raises RequestError; `tree` keeps what was sampled until then."""
     while not (ended := verdict(tree, searcher.config.search, searcher.config.tree)):
         await run_wave(tree, searcher)
     return finished(tree, ended)
@@ -52,7 +40,9 @@ def verdict(tree: SearchTree, search: SearchConfig, limits: TreeLimits) -> str |
     """
     if tree.root.closed:
         return "journal" if tree.short else "closed"
-    if limited(tree, limits):
+    used = tree.usage
+    tokens = used.prompt_tokens + used.completion_tokens
+    if used.calls >= (limits.calls or math.inf) or tokens >= (limits.tokens or math.inf):
         return "limit"
     if search.contrast is not None and min(tree.right, tree.wrong) >= search.contrast:
         return "enough"
@@ -62,34 +52,21 @@ def verdict(tree: SearchTree, search: SearchConfig, limits: TreeLimits) -> str |
     return None if left(tree, search) > 0 else "rollouts"
 
 
-def limited(tree: SearchTree, limits: TreeLimits) -> bool:
-    """Whether the tree has used up its calls or tokens."""
-    used = tree.usage
-    if limits.calls is not None and used.calls >= limits.calls:
-        return True
-    return limits.tokens is not None and used.prompt_tokens + used.completion_tokens >= limits.tokens
-
-
 def left(tree: SearchTree, search: SearchConfig) -> int:
-    """How many iterations the tree may still have: `rollouts` in all, and `extra` more if its answers differ, since
-    there the next one teaches most.
-    """
+    """Iterations left: of `rollouts`, and of `extra` where answers differ, since there the next teaches most."""
     mixed = tree.right > 0 and tree.wrong > 0
     return search.rollouts + (search.extra if mixed else 0) - tree.iterations
 
 
 async def run_wave(tree: SearchTree, searcher: Searcher) -> None:
-    """Selects leaves, simulates them at the same time, and backs them up in order.
-
-    Raises what a simulation raised, once all are backed up.
-    """
+    """Simulates selected leaves at the same time, backs them up in order, then raises what a simulation raised."""
     simulations: list[Simulation] = []
     for _ in range(min(searcher.config.search.wave, left(tree, searcher.config.search))):
         leaf = select(tree, searcher.rule)
         if leaf is None:
             break
         leaf.busy = True
-        mark_pending(leaf, 1)
+        leaf.mark_pending(1)
         simulations.append(Simulation(leaf))
     ended = await asyncio.gather(*(simulate(one, tree, searcher) for one in simulations), return_exceptions=True)
     for simulation in simulations:
@@ -176,7 +153,7 @@ def _answers(simulation: Simulation, tree: SearchTree) -> list[SearchNode]:
 
 def backup(simulation: Simulation, tree: SearchTree) -> None:
     """Numbers what the simulation created, backs its rewards up, and closes what is explored."""
-    mark_pending(simulation.leaf, -1)
+    simulation.leaf.mark_pending(-1)
     tree.iterations += 1
     tree.usage += simulation.usage
     for node in simulation.created:
@@ -189,7 +166,7 @@ def backup(simulation: Simulation, tree: SearchTree) -> None:
         add_reward(node, reward)
     for node in (*reversed(simulation.created), simulation.leaf):
         if not node.record.terminal:
-            close_explored(node)
+            node.close_explored()
 
 
 def _gained(node: SearchNode) -> bool:

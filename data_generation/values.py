@@ -1,7 +1,4 @@
-"""What new nodes of a search are worth: plain functions, chosen by `reward.name`, that the search takes as an argument.
-
-Another value is another function and a row of `VALUES`; the search has no branch for it.
-"""
+"""What new nodes of a search are worth: functions by `reward.name`, which the search takes as an argument."""
 
 from __future__ import annotations
 
@@ -20,9 +17,7 @@ from steprag.types import Question, Usage
 
 @dataclass(frozen=True)
 class Fresh:
-    """What one iteration made: the leaf's new children that were not refused, the answers below, scored by F1, and all
-    new steps that keep evidence.
-    """
+    """What an iteration made: the leaf's children but refused ones, answers with their F1, steps that keep evidence."""
 
     children: Sequence[SearchNode]
     answers: Sequence[SearchNode]
@@ -45,58 +40,45 @@ def outcomes(answers: Sequence[SearchNode], alpha: float) -> list[tuple[SearchNo
     return [(node, outcome(node, alpha)) for node in answers]
 
 
-def spre_value(config: GenerateConfig, judge: Judge | None, *, believed: bool = False) -> Value:
+async def spre_value(
+    question: Question, fresh: Fresh, config: GenerateConfig, judge: Judge | None, *, believed: bool = False
+) -> Valued:
     """The outcomes of the answers (SPRE, arXiv 2505.14069); no judge is asked.
 
     `believed`: also, for each new step that keeps evidence, the probability that the policy gives the golden answer
     there: each counts as one visit. Where the search asked no belief, because the question can be guessed, outcomes
     alone.
     """
-    del judge
-
-    async def value(question: Question, fresh: Fresh) -> Valued:
-        del question
-        asked = fresh.kept if believed else ()
-        beliefs = [(node, probability(node.record.belief)) for node in asked if node.record.belief]
-        return outcomes(fresh.answers, config.reward.alpha) + beliefs, Usage()
-
-    return value
+    asked = fresh.kept if believed else ()
+    beliefs = [(node, probability(node.record.belief)) for node in asked if node.record.belief]
+    return outcomes(fresh.answers, config.reward.alpha) + beliefs, Usage()
 
 
-def judge_value(config: GenerateConfig, judge: Judge | None) -> Value:
+async def judge_value(question: Question, fresh: Fresh, config: GenerateConfig, judge: Judge | None) -> Valued:
     """The judge's scores. A reply without a score is not a score of zero: nothing is backed up from that node."""
-
-    async def value(question: Question, fresh: Fresh) -> Valued:
-        judged = await _judged(question, fresh, config, judge)
-        usage = sum((said.usage for _, said in judged), Usage())
-        return [(node, said.score) for node, said in judged if said.score is not None], usage
-
-    return value
+    judged = await _judged(question, fresh, config, judge)
+    usage = sum((said.usage for _, said in judged), Usage())
+    return [(node, said.score) for node, said in judged if said.score is not None], usage
 
 
-def mixed_value(config: GenerateConfig, judge: Judge | None) -> Value:
+async def mixed_value(question: Question, fresh: Fresh, config: GenerateConfig, judge: Judge | None) -> Valued:
     """The judge's scores, and for answers a mean of score and outcome that `reward.weight` weighs."""
-    scored, reward = judge_value(config, judge), config.reward
-
-    def mixed(node: SearchNode, score: float) -> float:
-        if node.record.prediction_f1 is None:
-            return score
-        return (1 - reward.weight) * outcome(node, reward.alpha) + reward.weight * score
-
-    async def value(question: Question, fresh: Fresh) -> Valued:
-        valued, usage = await scored(question, fresh)
-        return [(node, mixed(node, score)) for node, score in valued], usage
-
-    return value
+    valued, usage = await judge_value(question, fresh, config, judge)
+    share, alpha = config.reward.weight, config.reward.alpha
+    mixed = [
+        (node, score if node.record.prediction_f1 is None else (1 - share) * outcome(node, alpha) + share * score)
+        for node, score in valued
+    ]
+    return mixed, usage
 
 
-VALUES: dict[str, Callable[[GenerateConfig, Judge | None], Value]] = {
+VALUES: dict[str, Callable[..., Awaitable[Valued]]] = {
     "spre": spre_value,
     "judge": judge_value,
     "mixed": mixed_value,
     "gain": partial(spre_value, believed=True),
 }
-"""By `reward.name`."""
+"""By `reward.name`; `make_searcher` sets the recipe and the judge."""
 
 
 async def _judged(
@@ -108,12 +90,9 @@ async def _judged(
     if judge is None:
         raise ValueError(f"reward.name {config.reward.name} asks a judge, and none was opened")
     asked = fresh.answers if config.search.play else fresh.children
-    said = await asyncio.gather(
-        *(
-            judge.score(question, node.state, seed=seed_of(config.seed, question.id, node) + node.visits)
-            for node in asked
-        )
-    )
+    seeds = [seed_of(config.seed, question.id, node) + node.visits for node in asked]
+    scores = (judge.score(question, node.state, seed=seed) for node, seed in zip(asked, seeds, strict=True))
+    said = await asyncio.gather(*scores)
     for node, judgement in zip(asked, said, strict=True):
         node.record = replace(node.record, judge={"score": judgement.score, "text": judgement.text})
     return list(zip(asked, said, strict=True))

@@ -8,7 +8,6 @@ learnt (as Self-Backtracking masks its loss, arXiv 2502.04404). `steprag worked`
 from __future__ import annotations
 
 import argparse
-import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,7 +22,6 @@ from steprag.agent.stack import popped
 from steprag.batch.tree_results import trees_file
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import run_of
@@ -43,9 +41,7 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--trees", required=True, metavar="RUN", help="run folder of steprag generate, or its trees")
     parser.add_argument("--out", required=True, metavar="FILE", help="worked episodes, JSON Lines")
-    parser.add_argument(
-        "--straight", action="store_true", help="also right episodes without a detour, one a tree at most"
-    )
+    parser.add_argument("--straight", action="store_true", help="also right episodes without a detour, one a tree")
     given = parse_arguments(parser, argv)
     file = trees_file(given.trees)
     episodes = list(weave_all(file, run_of(file), straight=given.straight))
@@ -73,7 +69,7 @@ def weave_all(file: Path, made_by: dict[str, Any], *, straight: bool) -> Iterato
         path = _right_path(tree)
         if path is None:
             continue
-        steps = _masked(_steps(path, grammar))
+        steps = _masked([_step(node, grammar) for node in path])
         if not any(step.learn and STACK.effects[step.action] == "call" for step in steps):
             continue  # every search was taken back: the answer was luck
         on_its_way = not all(step.learn for step in steps)
@@ -100,8 +96,8 @@ def _woven(tree: Tree, path: list[Node], grammar: Grammar) -> list[WorkedStep] |
         if failed is not None:
             note = NOTES[zlib.crc32(f"{tree.question.id}/{failed.id}".encode()) % len(NOTES)]
             back = WorkedStep("backtrack", f"<backtrack> {note} </backtrack>")
-            woven = [*_steps(path[:place], grammar), _step(failed, grammar), back, *_steps(path[place:], grammar)]
-            return _masked(woven)
+            woven = [_step(each, grammar) for each in (*path[:place], failed, *path[place:])]
+            return _masked([*woven[: place + 1], back, *woven[place + 1 :]])
     return None
 
 
@@ -135,15 +131,8 @@ def _masked(steps: list[WorkedStep]) -> list[WorkedStep]:
     return [replace(step, learn=place not in back) for place, step in enumerate(steps)]
 
 
-def _steps(path: list[Node], grammar: Grammar) -> list[WorkedStep]:
-    return [_step(node, grammar) for node in path]
-
-
 def _step(node: Node, grammar: Grammar) -> WorkedStep:
-    """A node's step in the stack's words: what it does decides what it is called there.
-
-    Evidence that keeps nothing is a step back.
-    """
+    """A node's step in the stack's words, by what it does. Evidence that keeps nothing is a step back."""
     content, effect = node.content or "", grammar.effects[node.action or ""]
     if STACK.effects.get(node.action or "") == effect:
         name = node.action or ""
@@ -157,7 +146,3 @@ def _step(node: Node, grammar: Grammar) -> WorkedStep:
 def _episode(tree: Tree, kind: str, steps: list[WorkedStep]) -> WorkedEpisode:
     asked = tree.question
     return WorkedEpisode(f"{asked.id}-{kind}", asked.question, asked.golden_answers, tuple(steps), asked.metadata)
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

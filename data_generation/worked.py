@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-import sys
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -25,7 +24,6 @@ from steprag.agent.profiles import load_profile
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import EpisodeConfig, Positive, PromptConfig
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.errors import DataError, StepFormatError
 from steprag.records.inputs import read_passages
 from steprag.records.jsonl import existing, file_hash, read_records, write_records
@@ -110,10 +108,7 @@ async def work(config: WorkedConfig, episodes: Path, corpus: Path, index: str, o
 async def replay_all(
     file: Path, corpus: Path, environment: Environment, seed: int, limit: int | None = None
 ) -> list[Trajectory]:
-    """The supervised steps of a file's episodes, or of its first `limit`, in order.
-
-    Raises DataError where the grammar refuses a step.
-    """
+    """The supervised steps of a file's first `limit` episodes. Raises DataError where the grammar refuses a step."""
     episodes = list(islice(read_records(file, WorkedEpisode), limit))
     golds = {gold for episode in episodes for step in episode.steps for gold in step.gold}
     passages = {passage.id: passage for passage in read_passages(corpus) if passage.id in golds}
@@ -162,7 +157,3 @@ def _shown(
                 shown.remove(others[-1])
             shown.insert(rng.randint(0, len(shown)), passages[gold])
     return tuple(shown)
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

@@ -21,7 +21,7 @@ from tests.grpo_parts import make_speaker
 from tests.indexing import small, write_corpus
 from tests.levels import LEVEL, SEED
 from tests.models import make_encoder, make_llama
-from tests.training_parts import make_qwen2, pair_row, step_row, train, write, write_labels
+from tests.training_parts import Capture, Refused, make_qwen2, pair_row, step_row, train, write, write_labels
 from tests.web_site import Web, web
 
 
@@ -138,6 +138,18 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(folder / "pairs.val.jsonl", [pair_row(n) for n in range(16, 20)])
     (folder / "manifest.json").write_text(json.dumps({"prompt": {"profile": "transcript", "hash": "abc"}}))
     return folder
+
+
+@pytest.fixture
+def refused(tiny: Path, pairs: Path, tmp_path: Path, capsys: Capture) -> Refused:
+    """Checks that a training is refused in these words before a folder is made."""
+
+    def check(stage: str, said: str, *options: str, model: Path = tiny, rows: Path = pairs) -> None:
+        assert train(model, rows, tmp_path / "refused", stage, *options) == 2
+        assert said in capsys.readouterr().err
+        assert not (tmp_path / "refused").exists()
+
+    return check
 
 
 @pytest.fixture(scope="session")

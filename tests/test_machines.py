@@ -27,39 +27,34 @@ from steprag.engines.threads import usable_memory
 from steprag.errors import ConfigError, PolicyUnavailable
 from steprag.net.bounded_http import BoundedClient
 from tests.fakes import DictRetriever
+from tests.training_parts import Capture
 
 WIKIPEDIA = ["--config", "configs/index/wikipedia.yaml"]
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (WIKIPEDIA, "--device cuda:0: no GPU here of that kind; give --device cpu --dtype float32"),
-        (["--device", "cuda"], "--device cuda: no GPU here of that kind; give --device cpu\n"),
-        (["--device", "cpu,mps"], "--device mps: no GPU here"),
-        (["--device", "gpu"], "--device 'gpu': give cpu, cuda, cuda:0,cuda:1 or auto"),
-        (["--type", "gpu-cagra"], "gpu-cagra needs a GPU and faiss-gpu-cuvs"),
-    ],
-)
+@pytest.mark.parametrize(("options", "complaint"), [
+    (WIKIPEDIA, "--device cuda:0: no GPU here of that kind; give --device cpu --dtype float32"),
+    (["--device", "cuda"], "--device cuda: no GPU here of that kind; give --device cpu\n"),
+    (["--device", "cpu,mps"], "--device mps: no GPU here"),
+    (["--device", "gpu"], "--device 'gpu': give cpu, cuda, cuda:0,cuda:1 or auto"),
+    (["--type", "gpu-cagra"], "gpu-cagra needs a GPU and faiss-gpu-cuvs"),
+])  # fmt: skip
 def test_a_gpu_that_is_not_here_is_told_before_the_corpus_is_read(
-    options: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], complaint: str, tmp_path: Path, capsys: Capture
 ) -> None:
     argv = [*options, "--corpus", str(tmp_path / "not-there.jsonl"), "--out", str(tmp_path / "index")]
     assert guarded(indexes.commands.build.main, argv) == 2
     assert complaint in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "proxy", "usable"),
-    [
-        ("HTTPS_PROXY", "http://user:word@proxy.example:3128", True),
-        ("https_proxy", "proxy.example:3128", True),
-        ("NO_PROXY", "::1,10.0.0.0/8,*.corp,,", True),
-        ("ALL_PROXY", "socks://user:word@127.0.0.1:1080", False),
-        ("HTTP_PROXY", "http://proxy.example:port", False),
-        ("HTTPS_PROXY", "ftp://proxy.example:21", False),
-    ],
-)
+@pytest.mark.parametrize(("name", "proxy", "usable"), [
+    ("HTTPS_PROXY", "http://user:word@proxy.example:3128", True),
+    ("https_proxy", "proxy.example:3128", True),
+    ("NO_PROXY", "::1,10.0.0.0/8,*.corp,,", True),
+    ("ALL_PROXY", "socks://user:word@127.0.0.1:1080", False),
+    ("HTTP_PROXY", "http://proxy.example:port", False),
+    ("HTTPS_PROXY", "ftp://proxy.example:21", False),
+])  # fmt: skip
 def test_a_proxy_that_cannot_be_used_is_named_and_none_is_used_on_this_machine(
     name: str, proxy: str, usable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,35 +89,25 @@ def no_address(*_: object) -> None:
     raise socket.gaierror(-2, "Name or service not known")
 
 
-@pytest.mark.parametrize(
-    ("keys", "devices", "expected"),
-    [
-        ({}, "cpu", (1, 8)),
-        ({"processes": 4}, "cpu", (4, 2)),
-        ({"processes": 4}, "cpu,cpu,cpu", (8, 1)),
-        ({"ray": 32}, "cpu", (32, 1)),
-        ({"processes": 2}, ",".join(f"cuda:{place}" for place in range(8)), (8, None)),
-        ({"ray": 16}, "cuda", (16, None)),
-    ],
-)
-def test_a_plan_counts_what_encodes_side_by_side(
-    keys: dict[str, int], devices: str, expected: tuple[int, int | None]
-) -> None:
+@pytest.mark.parametrize(("keys", "devices", "expected"), [
+    ({}, "cpu", (1, 8)),
+    ({"processes": 4}, "cpu", (4, 2)),
+    ({"processes": 4}, "cpu,cpu,cpu", (8, 1)),
+    ({"ray": 32}, "cpu", (32, 1)),
+    ({"processes": 2}, ",".join(f"cuda:{place}" for place in range(8)), (8, None)),
+    ({"ray": 16}, "cuda", (16, None)),
+])  # fmt: skip
+def test_a_plan_counts_parallel_encoders(keys: dict[str, int], devices: str, expected: tuple[int, int | None]) -> None:
     assert encoders(IndexConfig.model_validate(keys), devices.split(","), cores=8) == expected
 
 
-@pytest.mark.parametrize(
-    ("own", "files", "allowed"),
-    [
-        ("0::/a/b", {"a/memory.max": "1000", "a/b/memory.max": "max"}, 1000),
-        ("5:memory:/docker/x", {"memory/memory.limit_in_bytes": "2000"}, 2000),
-        ("5:memory:/", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
-        ("5:cpu:/", {"memory/memory.limit_in_bytes": "2000"}, None),
-    ],
-)
-def test_the_memory_of_a_limited_container(
-    own: str, files: dict[str, str], allowed: int | None, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("own", "files", "allowed"), [
+    ("0::/a/b", {"a/memory.max": "1000", "a/b/memory.max": "max"}, 1000),
+    ("5:memory:/docker/x", {"memory/memory.limit_in_bytes": "2000"}, 2000),
+    ("5:memory:/", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),
+    ("5:cpu:/", {"memory/memory.limit_in_bytes": "2000"}, None),
+])  # fmt: skip
+def test_the_memory_of_a_small_container(own: str, files: dict[str, str], allowed: int | None, tmp_path: Path) -> None:
     for name, text in [("proc/self/cgroup", own), *((f"sys/fs/cgroup/{key}", text) for key, text in files.items())]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
@@ -133,16 +118,13 @@ VLLM: dict[str, Any] = {"engine": "vllm", "model": "a/policy"}
 JUDGE: dict[str, Any] = {"engine": "vllm", "model": "a/judge"}
 
 
-@pytest.mark.parametrize(
-    ("policy", "judge", "same"),
-    [
-        ({}, {}, True),
-        ({"devices": "0"}, {"devices": "0"}, True),
-        ({"devices": "0,1", "engine_args": {"tensor-parallel-size": 2}}, {"devices": "2"}, False),
-        ({"engine_args": {"gpu-memory-utilization": 0.6}}, {"engine_args": {"gpu_memory_utilization": 0.3}}, False),
-        ({}, {"base_url": "http://127.0.0.1:1/v1"}, False),
-    ],
-)
+@pytest.mark.parametrize(("policy", "judge", "same"), [
+    ({}, {}, True),
+    ({"devices": "0"}, {"devices": "0"}, True),
+    ({"devices": "0,1", "engine_args": {"tensor-parallel-size": 2}}, {"devices": "2"}, False),
+    ({"engine_args": {"gpu-memory-utilization": 0.6}}, {"engine_args": {"gpu_memory_utilization": 0.3}}, False),
+    ({}, {"base_url": "http://127.0.0.1:1/v1"}, False),
+])  # fmt: skip
 def test_two_engines_do_not_take_the_same_gpus(
     policy: dict[str, Any], judge: dict[str, Any], same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,15 +160,12 @@ def test_flags_that_open_a_door_are_refused(name: str) -> None:
         PolicyConfig(engine="vllm", base_url="http://127.0.0.1:1/v1", engine_args={"seed": 1})
 
 
-@pytest.mark.parametrize(
-    ("number", "remedy"),
-    [
-        (errno.ENOSPC, "make room and run the same command again"),
-        (errno.EROFS, "give a place that may be written"),
-        (errno.EACCES, "give a place that may be written"),
-    ],
-)
-def test_a_place_that_takes_no_files_is_one_line(number: int, remedy: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("number", "remedy"), [
+    (errno.ENOSPC, "make room and run the same command again"),
+    (errno.EROFS, "give a place that may be written"),
+    (errno.EACCES, "give a place that may be written"),
+])  # fmt: skip
+def test_a_place_that_takes_no_files_is_one_line(number: int, remedy: str, capsys: Capture) -> None:
     def command(argv: list[str]) -> int:
         raise OSError(number, os.strerror(number), "/there/file")
 
@@ -197,9 +176,7 @@ def test_a_place_that_takes_no_files_is_one_line(number: int, remedy: str, capsy
     assert said.count("\n") == 1
 
 
-def test_a_home_that_takes_no_files_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_home_that_takes_no_files_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     for name in ("STEPRAG_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/dev/null")

@@ -17,7 +17,7 @@ import pytest
 from data_generation.config import GenerateConfig
 from data_generation.expand import Searcher, make_searcher
 from data_generation.generate import search_one
-from data_generation.growth import SearchNode, SearchTree, add_reward, mark_pending, root_only, uct
+from data_generation.growth import SearchNode, SearchTree, add_reward, root_only, uct
 from data_generation.plan import most_calls
 from data_generation.search import grow, select
 from data_generation.values import VALUES, Fresh, Valued
@@ -35,19 +35,8 @@ from steprag.policy.protocols import Policy
 from steprag.records.jsonl import to_dict
 from steprag.tree import Node, Tree, children_of, discounted
 from steprag.types import Message, Question, Sample, State, Usage
-from tests.fakes import (
-    QUESTION,
-    BelievingPolicy,
-    DictRetriever,
-    ScriptedPolicy,
-    answer,
-    by_turn,
-    chat_reply,
-    evidence,
-    in_turn,
-    query,
-    serve,
-)
+from tests import fakes
+from tests.fakes import BelievingPolicy, ScriptedPolicy, answer, by_turn, evidence, in_turn, query
 
 GOLDEN = Path(__file__).parent / "golden_tree.json"
 SEARCH = {"rollouts": 6, "extra": 0, "children": 3}
@@ -57,13 +46,21 @@ def _key(name: str) -> str:
     return name if "." in name else f"episode.{name}" if name == "depth" else f"search.{name}"
 
 
-ASKED = Question("q1", QUESTION, ("lek", "Albanian lek"))
+ASKED = Question("q1", fakes.QUESTION, ("lek", "Albanian lek"))
+
+
+def configured(**keys: object) -> GenerateConfig:
+    """A recipe by its keys, "__" for "."."""
+    return load_config(GenerateConfig, None, {"seed": 3, **{key.replace("__", "."): keys[key] for key in keys}})
+
+
+def environment(config: GenerateConfig) -> Environment:
+    return Environment(load_profile("transcript"), fakes.DictRetriever(), config.episode.top_k, config.episode.depth)
 
 
 def searcher(policy: Policy, seed: int = 3, **keys: object) -> Searcher:
-    config = load_config(GenerateConfig, None, {**{_key(k): v for k, v in {**SEARCH, **keys}.items()}, "seed": seed})
-    world = Environment(load_profile("transcript"), DictRetriever(), 3, config.episode.depth)
-    return make_searcher(world, policy, None, config)
+    config = configured(**{_key(name): value for name, value in {**SEARCH, **keys}.items()}, seed=seed)
+    return make_searcher(environment(config), policy, None, config)
 
 
 def planted() -> SearchTree:
@@ -142,6 +139,9 @@ def test_the_deepest_step_is_an_answer() -> None:
     assert {node.action for node in tree.nodes if node.depth == 5} == {"answer"}
 
 
+RULE = partial(uct, exploration=1.414)
+
+
 def test_uct_prefers_the_unvisited_then_value_then_the_less_known() -> None:
     growth = planted()
     root, (first, second, third) = growth.root, [_child(growth) for _ in range(3)]
@@ -149,14 +149,14 @@ def test_uct_prefers_the_unvisited_then_value_then_the_less_known() -> None:
     for child, rewards in ((first, (1.0, 0.5, 0.0)), (second, (0.5, 0.0, 0.0))):
         for reward in rewards:
             add_reward(child, reward)
-    assert select(growth, partial(uct, exploration=1.414)) is third
+    assert select(growth, RULE) is third
     third.closed = True
-    assert select(growth, partial(uct, exploration=1.414)) is first
+    assert select(growth, RULE) is first
     for _ in range(297):
         add_reward(first, 0.5)
     assert uct(second, 1.414) > uct(first, 1.414)
     root.closed = True
-    assert select(growth, partial(uct, exploration=1.414)) is None
+    assert select(growth, RULE) is None
 
 
 def test_a_leaf_in_flight_counts_as_visited() -> None:
@@ -168,13 +168,13 @@ def test_a_leaf_in_flight_counts_as_visited() -> None:
         child.full = True
         _child(growth, child)
         add_reward(child, 0.5)
-    leaf = select(growth, partial(uct, exploration=1.414))
-    assert leaf is not None
+    leaf = select(growth, RULE)
+    assert leaf
     assert leaf.parent is first
-    mark_pending(leaf, 1)
+    leaf.mark_pending(1)
     leaf.busy = True
-    other = select(growth, partial(uct, exploration=1.414))
-    assert other is not None
+    other = select(growth, RULE)
+    assert other
     assert other.parent is second
 
 
@@ -185,9 +185,8 @@ def test_a_leaf_in_flight_counts_as_visited() -> None:
     ([answer("lek"), answer("sol"), query("a")], {"tree.calls": 1}, "limit"),
 ])  # fmt: skip
 def test_a_tree_ends_for_a_reason(script: list[str], keys: dict[str, object], status: str) -> None:
-    config = {"search.rollouts": 9, **{_key(name): value for name, value in keys.items()}}
-    world = replace(searcher(beginning(*script)), config=load_config(GenerateConfig, None, config))
-    assert grown(world).status == status
+    config = configured(search__rollouts=9, **{_key(name): value for name, value in keys.items()})
+    assert grown(replace(searcher(beginning(*script)), config=config)).status == status
 
 
 def beginning(*steps: str) -> ScriptedPolicy:
@@ -275,12 +274,11 @@ def test_every_state_has_a_belief_or_only_those_without_passages_and_asking_chan
 
 
 @pytest.mark.parametrize(("question", "counted"), [(ASKED, True), (replace(ASKED, golden_answers=("Tirana",)), False)])
-def test_evidence_is_valued_by_belief_and_answers_but_for_questions_that_can_be_guessed(
-    question: Question, counted: bool
-) -> None:
+def test_evidence_is_valued_by_belief_unless_the_question_can_be_guessed(question: Question, counted: bool) -> None:
     policy = BelievingPolicy()
     given = searcher(policy, score=True)
-    tree = grown(replace(given, scorer=policy, value=VALUES["gain"](given.config, None)), question)
+    gain = partial(VALUES["gain"], config=given.config, judge=None)
+    tree = grown(replace(given, scorer=policy, value=gain), question)
     children = children_of(tree)
     kept = [node for node in tree.nodes if node.action == "evidence"]
     assert kept
@@ -294,9 +292,7 @@ def test_evidence_is_valued_by_belief_and_answers_but_for_questions_that_can_be_
 
 
 @pytest.mark.parametrize(("golden", "found"), [("lek", True), ("dinar", False), ("Tirana", None)])
-def test_a_search_says_whether_it_found_the_golden_answer_but_for_questions_that_can_be_guessed(
-    golden: str, found: bool | None
-) -> None:
+def test_a_search_says_whether_it_found_an_answer_that_is_no_guess(golden: str, found: bool | None) -> None:
     tree = grown(searcher(ScriptedPolicy()), replace(ASKED, golden_answers=(golden,)))
     assert all(node.golden_found is None for node in tree.nodes if node.action != "query")
     assert {node.golden_found for node in tree.nodes if node.action == "query" and node.passages} == {found}
@@ -350,9 +346,9 @@ def scoring(*replies: str) -> ScriptedPolicy:
 
 
 def judged(judge: ScriptedPolicy, policy: ScriptedPolicy | None = None, **keys: object) -> Tree:
-    config = load_config(GenerateConfig, None, {"seed": 3, **{k.replace("__", "."): v for k, v in keys.items()}})
-    world = Environment(load_profile("transcript"), DictRetriever(), config.episode.top_k, config.episode.depth)
-    return grown(make_searcher(world, policy or ScriptedPolicy(), Judge(judge, config.reward.gold), config))
+    config = configured(**keys)
+    asked = Judge(judge, config.reward.gold)
+    return grown(make_searcher(environment(config), policy or ScriptedPolicy(), asked, config))
 
 
 @pytest.mark.parametrize(("reply", "score"), [
@@ -378,7 +374,7 @@ def test_the_published_preset_repeats_the_published_loop() -> None:
     assert len(judge.prompts) > len(tree.nodes) - 1 - failed, "no finished leaf was judged again"
     assert all(len([n for n in tree.nodes if n.parent == node.id]) <= 2 for node in tree.nodes)
     assert "Right answers: lek / Albanian lek" in judge.prompts[0][1]["content"]
-    with_key = load_config(GenerateConfig, None, {"search.preset": "reasonrag", "search.rollouts": "5"})
+    with_key = configured(search__preset="reasonrag", search__rollouts="5")
     assert (with_key.search.rollouts, with_key.search.children, with_key.reward.name) == (5, 2, "judge")
 
 
@@ -411,7 +407,7 @@ def test_a_greedy_judge_is_not_asked_twice_for_one_reply(temperature: float, req
             judge = Judge(journal.question(ASKED).policy(model.policy, "judge", model.gate), gold=True)
             return await judge.score(ASKED, State(ASKED.question), seed=1)
 
-    with serve(chat_reply(lambda prompt, draw: "I cannot say.")) as endpoint:
+    with fakes.serve(fakes.chat_reply(lambda prompt, draw: "I cannot say.")) as endpoint:
         assert asyncio.run(score(endpoint.url)).score is None
         assert len(endpoint.requests) == requests
 
@@ -425,14 +421,13 @@ def test_queries_are_not_judged_for_their_tags() -> None:
 
 
 def test_a_judge_that_is_named_in_part_is_still_greedy() -> None:
-    judge = load_config(GenerateConfig, None, {"judge.model": "gpt-4o"}).judge
+    judge = configured(judge__model="gpt-4o").judge
     assert (judge.model, judge.temperature, judge.max_tokens) == ("gpt-4o", 0.0, 16)
 
 
 def test_another_rule_and_another_value_need_no_branch_in_the_search() -> None:
     """mctx's way: both are functions that the search is given. Here: the last child first, every answer worth 1."""
-    config = load_config(GenerateConfig, None, {"search.rollouts": 12, "search.contrast": None, "seed": 3})
-    world = Environment(load_profile("transcript"), DictRetriever(), config.episode.top_k, config.episode.depth)
+    config = configured(search__rollouts=12, search__contrast=None)
     visited: list[SearchNode] = []
 
     def newest(node: SearchNode) -> float:
@@ -442,7 +437,7 @@ def test_another_rule_and_another_value_need_no_branch_in_the_search() -> None:
     async def all_right(question: Question, fresh: Fresh) -> Valued:
         return [(node, 1.0) for node in fresh.answers], Usage()
 
-    tree = grown(Searcher(world, ScriptedPolicy(), newest, all_right, config))
+    tree = grown(Searcher(environment(config), ScriptedPolicy(), newest, all_right, config))
     assert visited
     assert {node.value for node in tree.nodes if node.visits} == {1.0}
 

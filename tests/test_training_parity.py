@@ -18,8 +18,8 @@ from steprag.runs.run import read_manifest
 from steprag.types import Question
 from tests.fakes import BY_ROLLOUTS, QUESTION, chat_reply, options, serve
 from tests.models import make_tokenizer
-from tests.training_parts import QWEN2_5, lines, messages, pair_row, reply, step_row, train, write
-from training.config import DpoSection, LoraSection, TrainConfig
+from tests.training_parts import QWEN2_5, Capture, lines, messages, pair_row, reply, step_row, train, write
+from training.config import DpoSection, TrainConfig
 from training.parity import check_parity, checked_tokens
 from training.rows import Row, TokenRow, read_file, row_order
 
@@ -44,10 +44,11 @@ def stops_at(ids: list[int], end: int) -> list[int]:
 
 def test_both_trainers_see_what_inference_sends(tokenizer: Any, rows: list[Row]) -> None:
     from training.launch.llamafactory import columns
-    from training.trl.dpo import as_dataset
+    from training.trl import dpo, sft
 
     tokens = checked_tokens(rows, tokenizer, 1000)
-    for row, made, seen in zip(rows, tokens, as_dataset(tokens), strict=True):
+    steps = sft.as_dataset([replace(each, completions=each.completions[:1]) for each in tokens])
+    for row, made, seen, step in zip(rows, tokens, dpo.as_dataset(tokens), steps, strict=True):
         text = tokenizer.apply_chat_template(list(row.prompt), tokenize=False, add_generation_prompt=True)
         sent = tokenizer.encode(text, add_special_tokens=False)
         assert seen["prompt_ids"] == sent
@@ -57,6 +58,7 @@ def test_both_trainers_see_what_inference_sends(tokenizer: Any, rows: list[Row])
             assert learnt == seen[f"{name}_ids"] == stops_at(learnt, tokenizer.eos_token_id)
             assert tokenizer.decode(learnt[:-1]) == completion["content"]
             assert given[f"{name}_input_ids"] == sent + learnt
+        assert (step["input_ids"], step["labels"]) == (given["chosen_input_ids"], given["chosen_labels"])
 
 
 def test_the_first_differing_tokens_are_shown(tokenizer: Any, rows: list[Row]) -> None:
@@ -67,17 +69,12 @@ def test_the_first_differing_tokens_are_shown(tokenizer: Any, rows: list[Row]) -
         check_parity(rows, wrong, tokenizer)
 
 
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        (lambda ids, tokenizer: ids + tokenizer.encode("\n"), "row 2: the completion ends with"),
-        (lambda ids, tokenizer: [ids[0], ids[-1], *ids[1:]], "within its text"),
-        (lambda ids, tokenizer: ids[2:], "is not what was sampled"),
-    ],
-)
-def test_completions_must_end_as_inference_ends_them(
-    tokenizer: Any, rows: list[Row], change: Any, complaint: str
-) -> None:
+@pytest.mark.parametrize(("change", "complaint"), [
+    (lambda ids, tokenizer: ids + tokenizer.encode("\n"), "row 2: the completion ends with"),
+    (lambda ids, tokenizer: [ids[0], ids[-1], *ids[1:]], "within its text"),
+    (lambda ids, tokenizer: ids[2:], "is not what was sampled"),
+])  # fmt: skip
+def test_completions_end_as_inference_ends_them(tokenizer: Any, rows: list[Row], change: Any, complaint: str) -> None:
     tokens = checked_tokens(rows, tokenizer, 1000)
     chosen, rejected = tokens[1].completions
     tokens[1] = TokenRow(tokens[1].prompt, (chosen, change(rejected, tokenizer)))
@@ -129,7 +126,7 @@ def test_trees_of_a_continued_prompt_become_pairs_that_train(tiny: Path, world_i
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
 def test_a_models_own_code_is_never_run(
-    tiny: Path, tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: Path, tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     folder, ran = shutil.copytree(tiny, tmp_path / "model"), tmp_path / "ran"
     (folder / "evil.py").write_text(f"open({str(ran)!r}, 'w')\nclass Evil: pass\n")
@@ -172,22 +169,6 @@ def test_llamacpp_sends_the_ids_that_are_trained() -> None:
             assert sent == prompt_tokens(chat, tokenizer), chat
 
 
-def test_rows_learn_the_step_and_the_end_of_turn_once(tiny: Path, pairs: Path) -> None:
-    from transformers import AutoTokenizer
-
-    from training.trl.sft import as_dataset
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny)
-    (row, *_) = checked_tokens(read_file(pairs / "sft.train.jsonl", "sft"), tokenizer, 512)
-    data = as_dataset([row])[0]
-    learnt = [token for token, label in zip(data["input_ids"], data["labels"], strict=True) if label != -100]
-    assert tokenizer.decode(learnt) == step_row(0)["completion"][0]["content"] + "<|im_end|>"
-    prompt = data["input_ids"][: len(data["input_ids"]) - len(learnt)]
-    assert (
-        prompt == tokenizer.apply_chat_template(messages(0), add_generation_prompt=True, return_dict=True)["input_ids"]
-    )
-
-
 def test_long_rows_are_left_out_whole(tiny: Path, pairs: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -211,16 +192,6 @@ def test_order_covers_every_row_each_epoch_with_little_padding() -> None:
 
     assert padding(order) < padding(list(range(100)) * 2) / 3
     assert len(row_order(lengths, 4, 0.25, seed=1)) == 25
-
-
-def test_lora_reaches_the_top_blocks_alone(tiny: Path) -> None:
-    from steprag.engines.models import resolve_model
-    from training.model import load_policy
-
-    policy = load_policy(resolve_model(str(tiny)), TrainConfig(lora=LoraSection(layers=1)))
-    trained = {name for name, parameter in policy.named_parameters() if parameter.requires_grad}
-    assert trained
-    assert all(".layers.1." in name for name in trained)
 
 
 def test_chosen_likelihood_joins_as_a_loss() -> None:

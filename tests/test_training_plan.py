@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import pytest
 from steprag.config.load import load_config
 from steprag.console.terminal import guarded
 from steprag.engines.models import ModelFiles
-from tests.training_parts import make_qwen2, train
+from tests.training_parts import Capture, Refused, nvidia_smi
 from training.config import TrainConfig
-from training.hours import PEAK, PUBLISHED, hours
 from training.machine import Device, gpus, visible_gpus
-from training.memory import GIB, memory
-from training.plan import DEVICES, RECIPES, main, shape_of
+from training.memory import GIB, PUBLISHED, memory
+from training.plan import RECIPES, hours, main, shape_of
 
 MADE_FOR = {
     "qwen2.5-7b-dpo": ("a100", 8),
@@ -43,35 +41,36 @@ def recipe(name: str, **overrides: Any) -> TrainConfig:
     return load_config(TrainConfig, str(RECIPES / f"{name}.yaml"), overrides)
 
 
+def planned(capsys: Capture, *options: str) -> dict[str, Any]:
+    """The plan that `steprag plan train` makes with these options."""
+    assert guarded(main, [*options, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
 def known(name: str) -> Any:
     """The shape of a model of the hub whose sizes are written down here."""
     return shape_of(ModelFiles(name, hub=name))
 
 
 @pytest.mark.parametrize("name", MADE_FOR)
-def test_recipes_fit_the_hardware_they_are_made_for(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_recipes_fit_the_hardware_they_are_made_for(name: str, capsys: Capture) -> None:
     device, count = MADE_FOR[name]
-    options = ["--config", str(RECIPES / f"{name}.yaml"), "--device", device, "--devices", str(count), "--json"]
-    assert guarded(main, options) == 0
-    plan = json.loads(capsys.readouterr().out)
+    plan = planned(capsys, "--config", name, "--device", device, "--devices", str(count))
     assert plan["fits"]
     assert plan["disk"] > 0
     assert (plan["rows"] is None) == (plan["hours"] is None) == name.endswith("grpo")
 
 
-def test_figures_by_hand_for_the_published_recipe_on_eight_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_by_hand_for_the_published_recipe_on_eight_gpus(capsys: Capture) -> None:
     """With 16 bytes a logit, the gathered weights of both models, and bfloat16 beside float32 in each checkpoint; a
     public run of it took 40 minutes.
     """
-    plans = {}
-    for name in ("sft", "dpo"):
-        options = ["--config", str(RECIPES / f"qwen2.5-7b-{name}.yaml"), "--device", "a100", "--devices", "8"]
-        assert guarded(main, [*options, "--json"]) == 0
-        plans[name] = json.loads(capsys.readouterr().out)
-    assert 35 <= plans["dpo"]["memory_total"] <= 38
-    assert 45 <= plans["sft"]["memory_total"] <= 49
-    assert 311 <= plans["dpo"]["disk"] <= 313
-    assert 1 / 3 <= plans["dpo"]["hours"] <= 2 / 3
+    sft, dpo = (planned(capsys, "--config", f"qwen2.5-7b-{stage}", "--device", "a100", "--devices", "8")
+                for stage in ("sft", "dpo"))  # fmt: skip
+    assert 35 <= dpo["memory_total"] <= 38
+    assert 45 <= sft["memory_total"] <= 49
+    assert 311 <= dpo["disk"] <= 313
+    assert 1 / 3 <= dpo["hours"] <= 2 / 3
 
 
 def test_hours_follow_from_rows_devices_and_what_is_trained() -> None:
@@ -80,7 +79,6 @@ def test_hours_follow_from_rows_devices_and_what_is_trained() -> None:
     def taken(devices: int = 1, device: str = "NVIDIA A100-SXM4-80GB", **overrides: Any) -> Any:
         return hours(recipe(lora, **overrides), weights, PUBLISHED, Device(device, 80), devices)
 
-    assert PEAK.keys() == DEVICES.keys()
     assert taken(8) == pytest.approx(taken() / 8)
     assert taken(epochs=2) == pytest.approx(2 * taken())
     assert taken(8, max_steps=10) == pytest.approx(taken(1, max_steps=10)), "as many rows for each device"
@@ -101,12 +99,8 @@ def test_eight_gpus_take_the_steps_of_one(stage: str) -> None:
 
 
 def test_a_gpu_without_its_driver_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tool = tmp_path / "nvidia-smi"
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    listing = (
-        "GPU 0: NVIDIA A10G (UUID: GPU-1)\nGPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-2)\n  MIG 3g.40gb     Device  0: "
-    )
-    listing += "(UUID: MIG-1)\n  MIG 1c.2g.20gb  Device  1: (UUID: MIG-2)"
+    listing = "GPU 0: NVIDIA A10G (UUID: GPU-1)\nGPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-2)\n"
+    listing += "  MIG 3g.40gb     Device  0: (UUID: MIG-1)\n  MIG 1c.2g.20gb  Device  1: (UUID: MIG-2)"
     rows: list[tuple[str, str, list[Device]]] = [
         ("NVIDIA-SMI has failed", "; exit 9", []),
         ("No devices were found", "", []),
@@ -119,32 +113,24 @@ def test_a_gpu_without_its_driver_is_none(tmp_path: Path, monkeypatch: pytest.Mo
     ]  # fmt: skip
     for said, more, found in rows:
         listed, code = ("", more) if more.startswith(";") else (more, "")
-        tool.write_text(f"#!/bin/sh\n[ $1 = -L ] && echo '{listed}' || echo '{said}'\n{code.strip('; ')}\n")
-        tool.chmod(0o755)
+        nvidia_smi(f"[ $1 = -L ] && echo '{listed}' || echo '{said}'\n{code.strip('; ')}", tmp_path, monkeypatch)
         assert gpus() == found
     assert visible_gpus() == 1, "CUDA shows a process one slice"
 
 
-def test_a_card_that_is_not_known_is_said_to_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'NVIDIA GB10, [N/A]'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    lora = str(RECIPES / "qwen2.5-7b-dpo-lora.yaml")
-    assert guarded(main, ["--config", lora]) == 0
+def test_an_unknown_card_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    nvidia_smi("echo 'NVIDIA GB10, [N/A]'", tmp_path, monkeypatch)
+    assert guarded(main, ["--config", "qwen2.5-7b-dpo-lora"]) == 0
     said = capsys.readouterr().out
     assert "of an amount that its driver does not tell on each of NVIDIA GB10" in said
     assert "time     not known: unknown card; for that of one which is known give --device t4, l4, a10" in said
-    assert guarded(main, ["--config", str(RECIPES / "qwen2.5-7b-grpo.yaml"), "--device", "a100"]) == 0
+    assert guarded(main, ["--config", "qwen2.5-7b-grpo", "--device", "a100"]) == 0
     assert "time     not known: episodes take most of it" in capsys.readouterr().out
 
 
-def test_fewer_devices_than_one_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--config", str(RECIPES / "qwen2.5-7b-dpo.yaml"), "--device", "a100", "--devices"]
+def test_fewer_devices_than_one_are_refused(capsys: Capture) -> None:
     for count in ("0", "-1"):
-        assert guarded(main, [*options, count]) == 2
+        assert guarded(main, ["--config", "qwen2.5-7b-dpo", "--device", "a100", "--devices", count]) == 2
         assert f"--devices {count}: give 1 or more" in capsys.readouterr().err
 
 
@@ -158,31 +144,23 @@ def test_fewer_devices_than_one_are_refused(capsys: pytest.CaptureFixture[str]) 
     ],
 )  # fmt: skip
 def test_what_cannot_fit_is_refused_with_the_nearest_recipe(
-    recipe: str, device: str, more: tuple[str, ...], nearest: str, capsys: pytest.CaptureFixture[str]
+    recipe: str, device: str, more: tuple[str, ...], nearest: str, capsys: Capture
 ) -> None:
-    assert guarded(main, ["--config", str(RECIPES / f"qwen2.5-{recipe}.yaml"), "--device", device, *more]) == 2
+    assert guarded(main, ["--config", f"qwen2.5-{recipe}", "--device", device, *more]) == 2
     error = capsys.readouterr().err
     assert f"GiB are needed on each device and {device.upper()} has " in error
     assert f"nearest recipe that fits: configs/training/qwen2.5-{nearest}" in error
 
 
-@pytest.mark.parametrize("key", ["num_experts", "num_local_experts", "n_routed_experts"])
-def test_a_mixture_of_experts_is_not_planned_as_one_of_them(key: str, tmp_path: Path) -> None:
-    folder = make_qwen2(tmp_path)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, key: 8}))
-    assert shape_of(ModelFiles("tiny", hf=folder)) is None
-
-
-def test_parameters_are_the_models_own(tmp_path: Path) -> None:
+def test_parameters_are_the_models_own(qwen2: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     from training.model import load_policy
 
-    files = ModelFiles("tiny", hf=make_qwen2(tmp_path))
+    files = ModelFiles("tiny", hf=qwen2)
     shape = shape_of(files)
     assert shape is not None
-    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(qwen2)
     assert shape.parameters == sum(weight.numel() for weight in model.parameters())
     policy = load_policy(files, TrainConfig())
     assert shape.lora(8, None) == sum(w.numel() for w in policy.parameters() if w.requires_grad)
@@ -249,9 +227,7 @@ def test_weights_are_counted_as_transformers_has_them(name: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["minicpm", ["a", "b"], None])
-def test_a_type_that_is_not_known_is_counted_like_a_llama_and_said_so(
-    kind: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_type_is_counted_like_a_llama_and_said_so(kind: object, tmp_path: Path, capsys: Capture) -> None:
     written({**SHAPES["Llama-3.1-8B"], "model_type": kind}, tmp_path)
     assert guarded(main, ["--model", str(tmp_path), "--device", "a100"]) == 0
     assert "parameters, counted like a llama's\n" in capsys.readouterr().out
@@ -271,30 +247,25 @@ def test_a_nested_config_has_the_defaults_of_its_type_and_its_vision_tower_count
 
 @pytest.mark.parametrize("keys", [
     {"kv_lora_rank": 512}, {"mamba_d_state": 128}, {"linear_conv_kernel_dim": 4}, {"hidden_size_per_layer_input": 256},
-    {"text_config": sizes("llama4_text", 64, 64, 4, 4, 100, num_local_experts=16)},
+    {"text_config": sizes("llama4_text", 64, 64, 4, 4, 100, num_local_experts=16)}, {"num_experts": 8},
+    {"num_local_experts": 8}, {"n_routed_experts": 8},
 ])  # fmt: skip
 def test_blocks_of_another_kind_are_not_planned_as_a_llamas(keys: dict[str, Any], tmp_path: Path) -> None:
     assert shape_of(written({**SHAPES["Llama-3.1-8B"], **keys}, tmp_path)) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512),  # the model cards say 7.61, 32.8 and 72.7 billion
-        ("Qwen/Qwen2.5-32B-Instruct", 32_763_876_352),
-        ("Qwen/Qwen2.5-72B-Instruct", 72_706_203_648),
-    ],
-)
-def test_a_model_is_planned_by_its_config_alone(
-    name: str, parameters: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(("name", "parameters"), [
+    ("Qwen/Qwen2.5-7B-Instruct", 7_615_616_512),  # the model cards say 7.61, 32.8 and 72.7 billion
+    ("Qwen/Qwen2.5-32B-Instruct", 32_763_876_352),
+    ("Qwen/Qwen2.5-72B-Instruct", 72_706_203_648),
+])  # fmt: skip
+def test_a_model_is_planned_by_its_config_alone(name: str, parameters: int, tmp_path: Path, capsys: Capture) -> None:
     """By its name where its sizes are known here, and by a folder with nothing but the config.json of any model."""
     sizes = json.loads((RECIPES / "models.json").read_text())[name]
     (tmp_path / "config.json").write_text(json.dumps(sizes))
-    options = ["--config", str(RECIPES / "qwen2.5-7b-dpo-qlora.yaml"), "--device", "h200", "--json"]
     for model in (name, str(tmp_path)):
-        assert guarded(main, [*options, "--model", model]) == 0
-        assert json.loads(capsys.readouterr().out)["parameters"] == parameters
+        plan = planned(capsys, "--config", "qwen2.5-7b-dpo-qlora", "--device", "h200", "--model", model)
+        assert plan["parameters"] == parameters
 
 
 def test_every_knob_that_is_named_for_memory_helps() -> None:
@@ -330,24 +301,19 @@ def test_episodes_take_what_playing_or_learning_does() -> None:
     assert taken(**full).reference > taken(**full, **{"grpo.beta": 0}).reference == 0
 
 
-def test_pairs_are_not_for_a_stage_that_plays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--config", str(RECIPES / "qwen2.5-7b-grpo.yaml"), "--device", "a100", "--pairs", str(tmp_path)]
-    assert guarded(main, options) == 2
+def test_pairs_are_not_for_a_stage_that_plays(tmp_path: Path, capsys: Capture) -> None:
+    assert guarded(main, ["--config", "qwen2.5-7b-grpo", "--device", "a100", "--pairs", str(tmp_path)]) == 2
     assert "--pairs: stage grpo learns from its own episodes" in capsys.readouterr().err
 
 
-def test_sizes_come_from_the_pairs(pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = make_qwen2(tmp_path)
-    assert guarded(main, ["--model", str(model), "--pairs", str(pairs), "--device", "cpu", "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
+def test_sizes_come_from_the_pairs(pairs: Path, qwen2: Path, capsys: Capture) -> None:
+    plan = planned(capsys, "--model", str(qwen2), "--pairs", str(pairs), "--device", "cpu")
     assert plan["rows"] == 16
-    assert plan["parameters"] == shape_of(ModelFiles("tiny", hf=model)).parameters  # pyright: ignore
+    assert plan["parameters"] == shape_of(ModelFiles("tiny", hf=qwen2)).parameters  # pyright: ignore
     assert "cores" in plan["device"]
 
 
-def test_a_model_that_cannot_be_had_or_is_no_llama_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_out_of_reach_or_no_llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert guarded(main, ["--model", "someone/unheard-of", "--device", "a100"]) == 2
     assert "download it elsewhere and give its folder" in capsys.readouterr().err
@@ -356,14 +322,9 @@ def test_a_model_that_cannot_be_had_or_is_no_llama_is_an_error(
     assert "has no config.json like a llama's" in capsys.readouterr().err
 
 
-def test_a_disk_without_room_is_refused_before_anything_is_made(
-    tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_disk_without_room_is_refused_first(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1000})())
-    out = tmp_path / "deep" / "out"
-    assert train(tiny, pairs, out, "sft") == 2
-    assert "checkpoints take up to" in capsys.readouterr().err
-    assert not out.exists()
+    refused("sft", "checkpoints take up to")
 
 
 def test_out_of_memory_is_told_with_its_knobs() -> None:
@@ -372,10 +333,8 @@ def test_out_of_memory_is_told_with_its_knobs() -> None:
     from steprag.errors import TrainingError
     from training.trl.common import memory_told
 
-    with (
-        pytest.raises(TrainingError, match=r"CUDA out of memory.*halve batch_size.*gradient_checkpointing"),
-        memory_told(),
-    ):
+    told = r"CUDA out of memory.*halve batch_size.*gradient_checkpointing"
+    with pytest.raises(TrainingError, match=told), memory_told():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
     with pytest.raises(TrainingError, match="halve batch_size"), memory_told():
         torch.empty(1 << 50)

@@ -16,6 +16,7 @@ from steprag.records.training_rows import Trajectory
 from steprag.tree import Node, Tree
 from steprag.types import Found, Question, Usage
 from tests.fakes import WORLD
+from tests.training_parts import Capture
 
 ASKED = Question("q", "Which money has Albania?", ("lek",), {"supporting_ids": ["1"]})
 ALBANIA, LIMA = (Found(WORLD[at].id, WORLD[at].title) for at in (1, 2))
@@ -82,9 +83,7 @@ def test_what_led_to_a_right_answer_or_is_not_known_to_have_failed_is_no_detour(
     assert woven(tmp_path, replace(grown, nodes=same)) == [], "the same query, thought of otherwise, is no other one"
 
 
-def test_woven_episodes_are_learnt_but_for_the_failed_step(
-    tmp_path: Path, world_index: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_woven_episodes_are_learnt_but_for_the_failed_step(tmp_path: Path, world_index: Path, capsys: Capture) -> None:
     run, file, corpus = tmp_path / "run", tmp_path / "woven.jsonl", tmp_path / "corpus.jsonl"
     run.mkdir()
     write_records(run / "trees.jsonl", [tree()])
@@ -103,9 +102,7 @@ def test_woven_episodes_are_learnt_but_for_the_failed_step(
 
 
 @pytest.mark.parametrize("grammar", ["search-r1", "ircot"])
-def test_trees_of_agents_that_keep_no_facts_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], grammar: str
-) -> None:
+def test_trees_of_agents_that_keep_no_facts_are_refused(tmp_path: Path, capsys: Capture, grammar: str) -> None:
     write_records(tmp_path / "trees.jsonl", [replace(tree(), nodes=tree().nodes[:1], grammar=grammar)])
     assert main(["weave", "--trees", str(tmp_path), "--out", str(tmp_path / "woven.jsonl")]) == 2
     assert f"its agent ({grammar}) searches twice in a row" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ from training.config import LoraSection, TrainConfig
 from training.rows import TokenRow
 from training.train import main
 
+Capture = pytest.CaptureFixture[str]
+"""What a command wrote: the fixture `capsys`."""
+Refused = Callable[..., None]
+"""Checks a refusal: the fixture `refused`."""
 FAST = ["--threads", "1", "--learning_rate", "0.01", "--batch_size", "4", "--warmup", "0", "--lora.rank", "4"]
 
 QWEN2_5 = (
@@ -36,10 +41,9 @@ QWEN2_5 = (
 
 
 def messages(number: int) -> list[dict[str, str]]:
-    question = (
-        f"Question: which town number {number} lies on the river{' of the north' * (number % 3)}?\nSearch or answer."
-    )
-    return [{"role": "system", "content": "Answer in small steps."}, {"role": "user", "content": question}]
+    asked = f"Question: which town number {number} lies on the river{' of the north' * (number % 3)}?"
+    turns = {"system": "Answer in small steps.", "user": f"{asked}\nSearch or answer."}
+    return [{"role": role, "content": content} for role, content in turns.items()]
 
 
 def reply(text: str) -> list[dict[str, str]]:
@@ -77,18 +81,21 @@ def make_qwen2(folder: Path) -> Path:
     torch.manual_seed(0)
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-    config = Qwen2Config(
-        vocab_size=len(tokenizer), **shape, **heads, tie_word_embeddings=True, eos_token_id=tokenizer.eos_token_id
-    )
-    Qwen2ForCausalLM(config).save_pretrained(folder)
+    words = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "tie_word_embeddings": True}
+    Qwen2ForCausalLM(Qwen2Config(**words, **shape, **heads)).save_pretrained(folder)
     return folder
 
 
 def show_gpus(count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Has an nvidia-smi on the path that names so many GPUs."""
-    (folder / "bin").mkdir()
+    nvidia_smi(f"for gpu in $(seq {count}); do echo 'A100, 81920'; done", folder, monkeypatch)
+
+
+def nvidia_smi(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has an nvidia-smi on the path that runs the script."""
     tool = folder / "bin" / "nvidia-smi"
-    tool.write_text(f"#!/bin/sh\nfor gpu in $(seq {count}); do echo 'A100, 81920'; done\n")
+    tool.parent.mkdir(exist_ok=True)
+    tool.write_text(f"#!/bin/sh\n{script}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tool.parent), prepend=os.pathsep)
 
@@ -108,7 +115,7 @@ def train_until_killed(model: Path, pairs: Path, out: Path, stage: str, *options
 
 def killed_at(checkpoint: str, out: Path, argv: list[str]) -> None:
     """`steprag train` in a process that gets SIGKILL once a checkpoint of that name (a pattern) is written."""
-    command = [sys.executable, "-m", "training.train", *argv]
+    command = [sys.executable, "-m", "steprag.cli", "train", *argv]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.getcwd()})
     while not list(out.glob(f"checkpoints/{checkpoint}/trainer_state.json")) and process.poll() is None:
         time.sleep(0.02)
@@ -124,6 +131,12 @@ def tensors(path: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     return load_file(path / "adapter_model.safetensors")
+
+
+def moved(one: Path, other: Path, by: float = 0.0) -> set[str]:
+    """The weights of two adapters that lie further apart; one that only the first has is an error."""
+    before, after = tensors(one), tensors(other)
+    return {name for name in before if not before[name].allclose(after[name], rtol=1e-5 if by else 0, atol=by)}
 
 
 def some_rows(seed: int = 0) -> list[TokenRow]:
@@ -186,11 +199,8 @@ def _stock(kind: Any, arguments: Any, dataset: Any, model: Path, finetuning: Any
 def label_row(number: int, step: str, value: float) -> dict[str, Any]:
     """A step label; rows of one number are siblings."""
     where = {"question_id": str(number), "tree": "0" * 16, "node": 1, "action": "query", "depth": 1, "visits": 2}
-    return {
-        **{"prompt": messages(number), "completion": reply(step), "value": value, "error": None},
-        **where,
-        "source": "test",
-    }
+    worth = {"value": value, "error": None, "source": "test"}
+    return {"prompt": messages(number), "completion": reply(step), **worth, **where}
 
 
 def searching(number: int) -> str:

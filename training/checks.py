@@ -1,6 +1,4 @@
-"""What a recipe may not ask for, told before anything is read or loaded. What this machine lacks for it:
-`training.machine`.
-"""
+"""What a recipe may not ask for, told before anything is read. What this machine lacks for it: `training.machine`."""
 
 from __future__ import annotations
 
@@ -47,25 +45,26 @@ def check_smoothing(config: TrainConfig, rows: Iterable[Row]) -> None:
 
 def check_keys(config: TrainConfig) -> None:
     """Raises ConfigError for keys that contradict each other or that the chosen trainer does not have."""
-    strangers = sorted(set(config.report_to) - set(TRACKERS))
-    if strangers:
+    if strangers := sorted(set(config.report_to) - set(TRACKERS)):
         raise ConfigError(f"report_to: unknown tracker {quoted(strangers[0])}; known: {', '.join(TRACKERS)}")
-    unknown = next((name for name in config.dpo.loss if name not in LOSSES), None)
-    if unknown and config.trainer == "trl":
+    dpo, grpo, trl, critic = config.dpo, config.grpo, config.trainer == "trl", config.stage == "critic"
+    unknown = next((name for name in dpo.loss if name not in LOSSES), None)
+    if unknown and trl:
         raise ConfigError(f"dpo.loss: unknown loss {quoted(unknown)}{nearest(unknown, LOSSES)}")
-    trl, nf4, full = config.trainer == "trl", config.quantization is not None, config.finetuning == "full"
-    critic, sharded = config.stage == "critic", config.deepspeed is not None
-    weights, meets = config.dpo.loss_weights, config.rendezvous is not None
+    if plays := config.stage == "grpo":
+        check_names(grpo.rewards)
+    nf4, full, sharded = config.quantization is not None, config.finetuning == "full", config.deepspeed is not None
+    zero3, accumulates = config.deepspeed == "zero3", config.accumulation != 1
+    unshared, uneven = not (config.share_prefix and trl), bool(grpo.questions % config.workers)
+    several, meets, weights = config.nodes > 1, config.rendezvous is not None, dpo.loss_weights
+    foreign = config.stage == "dpo" and dpo.loss not in (("sigmoid",), ("hinge",), ("ipo",))
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
     complaints = {
         "stage critic: only trainer trl trains a critic": critic and not trl,
         "quantization: a critic's head cannot be trained in 4 bits; leave it out": critic and nf4,
-        "dpo.loss_weights: give one weight for each of dpo.loss": (
-            weights is not None and len(weights) != len(config.dpo.loss)
-        ),
+        "dpo.loss_weights: give one weight for each of dpo.loss": weights is not None and len(weights) != len(dpo.loss),
         "quantization: the 4-bit base cannot be trained itself; set finetuning lora": nf4 and full,
-        "deepspeed: zero3 cannot shard a 4-bit base; take zero2, or leave quantization out": (
-            nf4 and config.deepspeed == "zero3"
-        ),
+        "deepspeed: zero3 cannot shard a 4-bit base; take zero2, or leave quantization out": nf4 and zero3,
         "merge: full fine-tuning gives a whole model already; leave merge out": config.merge and full,
         "merge: weights are not added to a 4-bit base; take trainer llamafactory, which merges into the whole one": (
             config.merge and nf4 and trl
@@ -73,51 +72,24 @@ def check_keys(config: TrainConfig) -> None:
         "liger: only trainer trl passes it on; leave it out": config.liger and not trl,
         "deepspeed: only trainer llamafactory shards; leave it out, or set trainer llamafactory": sharded and trl,
         "processes: llamafactory takes every GPU by itself; leave it out": config.processes > 1 and not trl,
-        "nodes: llamafactory has variables of its own (docs/training.md); leave it out": config.nodes > 1 and not trl,
-        "rendezvous: several nodes need a place to meet; give HOST:PORT of this machine": config.nodes > 1
-        and not meets,
-        "rendezvous: one machine meets nobody; give nodes, or leave it out": config.nodes == 1 and meets,
+        "nodes: llamafactory has variables of its own (docs/training.md); leave it out": several and not trl,
+        "rendezvous: several nodes need a place to meet; give HOST:PORT of this machine": several and not meets,
+        "rendezvous: one machine meets nobody; give nodes, or leave it out": not several and meets,
         "side_by_side: without share_prefix, and with another trainer than trl, it changes nothing; leave it out": (
-            config.side_by_side == "question" and not (config.share_prefix and trl)
+            config.side_by_side == "question" and unshared
         ),
-        "give the number of processes by the key processes; steprag train starts them itself": (
-            trl and int(os.environ.get("WORLD_SIZE", "1")) > 1
-        ),
+        "give the number of processes by the key processes; steprag train starts them itself": trl and launched,
+        "stage grpo: llamafactory has none; take trainer trl": plays and not trl,
+        "grpo.questions: has to be a multiple of processes, which share the questions of a step": plays and uneven,
+        "accumulation: a step of grpo takes all completions of its episodes; leave it at 1": plays and accumulates,
+        "grpo.rewards: give at least one reward a weight": plays and not any(grpo.rewards.values()),
+        "grpo.max_tokens: leaves no room for a prompt; raise max_length": plays
+        and grpo.max_tokens >= config.max_length,
+        "quantization: stage grpo does not sample from a base in 4 bits; leave it out": plays and nf4,
+        "dpo.loss: llamafactory takes one of sigmoid, hinge, ipo": foreign and not trl,
+        "dpo.loss_weights: llamafactory has one loss; leave it out": weights is not None and not trl,
+        "lora.layers: llamafactory trains every block; leave it out": config.lora.layers is not None and not trl,
+        "minutes: llamafactory is bounded by max_steps or epochs; leave it out": config.minutes is not None and not trl,
     }
-    _refuse(complaints)
-    if config.stage == "grpo":
-        _check_grpo(config)
-    if config.trainer == "llamafactory":
-        _check_llamafactory(config)
-
-
-def _refuse(complaints: dict[str, bool]) -> None:
-    for complaint, holds in complaints.items():
-        if holds:
-            raise ConfigError(complaint)
-
-
-def _check_grpo(config: TrainConfig) -> None:
-    check_names(config.grpo.rewards)
-    complaints = {
-        "stage grpo: llamafactory has none; take trainer trl": config.trainer == "llamafactory",
-        "grpo.questions: has to be a multiple of processes, which share the questions of a step": config.grpo.questions
-        % config.workers
-        != 0,
-        "accumulation: a step of grpo takes all completions of its episodes; leave it at 1": config.accumulation != 1,
-        "grpo.rewards: give at least one reward a weight": not any(config.grpo.rewards.values()),
-        "grpo.max_tokens: leaves no room for a prompt; raise max_length": config.grpo.max_tokens >= config.max_length,
-        "quantization: stage grpo does not sample from a base in 4 bits; leave it out": config.quantization is not None,
-    }
-    _refuse(complaints)
-
-
-def _check_llamafactory(config: TrainConfig) -> None:
-    complaints = {
-        "dpo.loss: llamafactory takes one of sigmoid, hinge, ipo": config.stage == "dpo"
-        and (len(config.dpo.loss) != 1 or config.dpo.loss[0] not in ("sigmoid", "hinge", "ipo")),
-        "dpo.loss_weights: llamafactory has one loss; leave it out": config.dpo.loss_weights is not None,
-        "lora.layers: llamafactory trains every block; leave it out": config.lora.layers is not None,
-        "minutes: llamafactory is bounded by max_steps or epochs; leave it out": config.minutes is not None,
-    }
-    _refuse(complaints)
+    if found := next((complaint for complaint, holds in complaints.items() if holds), None):
+        raise ConfigError(found)

@@ -28,21 +28,15 @@ class DpoSection(Section):
 
     beta: float = Field(default=0.1, gt=0, description="how closely the policy is held to its reference")
     loss: tuple[str, ...] = Field(default=("sigmoid",), description="TRL's preference losses, summed")
-    loss_weights: tuple[float, ...] | None = Field(
-        default=None, description="weight of each loss; none weighs them all 1"
-    )
+    loss_weights: tuple[float, ...] | None = Field(default=None, description="weight of each loss; none: all weigh 1")
     sft_weight: Share = Field(default=0.0, description="weight of the chosen step's own likelihood, added to the loss")
-    smoothing: bool = Field(
-        default=True, description="smooth the labels of pairs that have label_smoothing; false ignores it"
-    )
+    smoothing: bool = Field(default=True, description="smooth pairs that have label_smoothing; false ignores it")
 
 
 class CriticSection(Section):
     """Stage critic: a head that predicts a step's value, from 0 to 1."""
 
-    loss: Literal["bce", "mse"] = Field(
-        default="bce", description="of a step's value: cross-entropy of its odds, or the squared error"
-    )
+    loss: Literal["bce", "mse"] = Field(default="bce", description="cross-entropy of the value, or squared error")
 
 
 class GrpoSection(Section):
@@ -61,14 +55,11 @@ class GrpoSection(Section):
         default="group", description="divide a group's advantages by its standard deviation, or not (Dr. GRPO)"
     )
     beta: Share = Field(default=0.0, description="weight of the divergence from where training starts; 0: none")
-    gain: float = Field(
-        default=0.0,
-        ge=0,
-        description="weight of turn rewards: what a step adds to the belief in the golden answer; 0: outcomes alone",
+    gain: Share = Field(
+        default=0.0, description="weight of turn rewards: what a step adds to the belief in the golden answer; 0: none"
     )
     credit: Literal["episode", "kept"] = Field(
-        default="episode",
-        description="kept: what a later step took back is not praised (biased); episode: all steps alike",
+        default="episode", description="kept: no praise for what a later step took back (biased); episode: all alike"
     )
     weigh: Literal["token", "episode"] = Field(
         default="token", description="token: long episodes weigh more; episode: each episode of a group weighs the same"
@@ -92,32 +83,20 @@ class TrainConfig(StageConfig):
         default="trl", description="what trains: TRL, or LLaMA-Factory in an environment of its own"
     )
     stage: Literal["sft", "dpo", "grpo", "critic"] = Field(
-        default="dpo",
-        description="sft learns steps, dpo preferences between steps, grpo from its own episodes, critic what steps "
-        "are worth",
+        default="dpo", description="sft: steps; dpo: preferences; grpo: its own episodes; critic: what steps are worth"
     )
-    model: str = Field(
-        default="smollm2-135m-instruct", description="base weights: embedded name, local folder or hub id"
-    )
-    adapter: str | None = Field(
-        default=None, description="PEFT folder to go on from, or a shipped one; none starts anew"
-    )
+    model: str = Field(default="smollm2-135m-instruct", description="base weights: embedded name, folder or hub id")
+    adapter: str | None = Field(default=None, description="PEFT folder to go on from, or a shipped one; none: anew")
     finetuning: Literal["lora", "full"] = Field(default="lora", description="train a LoRA adapter, or every weight")
-    quantization: Literal["nf4"] | None = Field(
-        default=None, description="nf4 keeps the frozen base in 4 bits (QLoRA, needs bitsandbytes)"
-    )
+    quantization: Literal["nf4"] | None = Field(default=None, description="nf4: base in 4 bits (QLoRA, bitsandbytes)")
     deepspeed: Literal["zero2", "zero3"] | None = Field(
         default=None, description="shards optimiser (zero2) and weights (zero3) over the GPUs; llamafactory only"
     )
     processes: Positive = Field(
         default=1, description="processes of a machine that train side by side, one a GPU or a share of the cores (trl)"
     )
-    nodes: Positive = Field(
-        default=1, description="machines that train side by side, each with as many processes (trl)"
-    )
-    rendezvous: str | None = Field(
-        default=None, pattern=r"^[^\s:]+:\d+$", description="HOST:PORT on this machine where the nodes meet"
-    )
+    nodes: Positive = Field(default=1, description="machines that train side by side, each with these processes (trl)")
+    rendezvous: str | None = Field(default=None, pattern=r"^[^\s:]+:\d+$", description="HOST:PORT here where they meet")
     merge: bool = Field(default=False, description="after LoRA also write base and adapter as one model, CKPT/merged")
     lora: LoraSection = LoraSection()
     dpo: DpoSection = DpoSection()
@@ -130,26 +109,18 @@ class TrainConfig(StageConfig):
     budget: BudgetConfig = BudgetConfig()
     learning_rate: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
     epochs: float = Field(default=1.0, gt=0, description="passes over the rows or questions; max_steps overrides it")
-    max_steps: Positive | None = Field(
-        default=None, description="optimiser steps; none means as many as the epochs need"
-    )
-    minutes: float | None = Field(
-        default=None, gt=0, description="end the training loop at the first step past this time"
-    )
+    max_steps: Positive | None = Field(default=None, description="optimiser steps; none: as many as the epochs need")
+    minutes: float | None = Field(default=None, gt=0, description="end the loop at the first step past this time")
     batch_size: Positive = Field(default=8, description="sequences (sft, grpo) or pairs (dpo) a device takes at once")
     accumulation: Positive = Field(default=1, description="batches whose gradients make one step")
     share_prefix: bool = Field(
         default=True,
-        description="compute what sequences of a batch begin with once: the same loss, less work (trl: dpo, grpo, and "
-        "sft where side_by_side is question)",
+        description="compute what sequences begin with once: same loss, less work (trl: dpo, grpo; sft by question)",
     )
-    row_tokens: Positive = Field(
-        default=1024, description="tokens of sequences that share_prefix puts into one row of the model's input"
-    )
+    row_tokens: Positive = Field(default=1024, description="tokens that share_prefix puts into one row of input")
     side_by_side: Literal["prompt", "question"] = Field(
         default="prompt",
-        description="rows that are learnt one after the other: those of one prompt, or of one question, which share "
-        "more and mix less (trl: sft, dpo)",
+        description="learn together the rows of a prompt, or of a question: they share more, mix less (trl: sft, dpo)",
     )
     max_length: Positive = Field(
         default=1024, description="rows with more tokens are left out, never cut; grpo ends episodes there"
@@ -158,24 +129,16 @@ class TrainConfig(StageConfig):
         default={}, description="told to the chat template, such as {enable_thinking: false}: as policy's, in inference"
     )
     warmup: Share = Field(default=0.05, description="steps of rising learning rate; below 1 a share of all steps")
-    scheduler: Literal["linear", "cosine", "constant_with_warmup"] = Field(
-        default="cosine", description="rate after warm-up"
-    )
+    scheduler: Literal["linear", "cosine", "constant_with_warmup"] = Field(default="cosine", description="after warmup")
     weight_decay: Share = Field(default=0.0, description="AdamW's weight decay")
     max_grad_norm: float = Field(default=1.0, ge=0, description="gradients are scaled down to this norm; 0: never")
     held_out: int = Field(default=64, ge=0, description="rows of the val file scored after training; 0 scores none")
-    save_steps: Positive = Field(
-        default=50, description="steps between checkpoints that an interrupted run goes on from"
-    )
+    save_steps: Positive = Field(default=50, description="steps between checkpoints, from which a killed run goes on")
     logging_steps: Positive = Field(default=1, description="steps between lines of metrics.jsonl")
     seed: int = Field(default=0, ge=0, description="order of the rows, first values of LoRA, sampling of episodes")
     threads: Positive | None = Field(default=None, description="CPU threads; none takes every core")
-    bf16: bool = Field(
-        default=False, description="compute in bfloat16 (for GPUs; CPUs without the instructions get slower)"
-    )
-    liger: bool = Field(
-        default=False, description="Liger's kernels for norms, rotary positions and activations (trl, on a GPU)"
-    )
+    bf16: bool = Field(default=False, description="compute in bfloat16 (for GPUs; many CPUs get slower)")
+    liger: bool = Field(default=False, description="Liger's kernels for norms, rotations, activations (trl, on a GPU)")
     report_to: tuple[str, ...] = Field(
         default=(), description="trackers of the Hugging Face Trainer: tensorboard, wandb, swanlab, trackio, ..."
     )

@@ -6,6 +6,7 @@ import importlib
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 OUT_OF_MEMORY = (
     "out of memory: halve batch_size and double accumulation (activations halve; the gradient stays, or nearly with "
-    "dpo.sft_weight), set "
-    "gradient_checkpointing (activations of one block, a third more time), lower max_length; then finetuning lora "
+    "dpo.sft_weight), set gradient_checkpointing (activations of one block, a third more time), lower max_length; then "
+    "finetuning lora "
     "(16 bytes a weight become 2), quantization nf4 (half a byte), or deepspeed zero3 (a share each GPU); "
     "steprag plan train gives the numbers"
 )
@@ -35,19 +36,12 @@ _RANK = re.compile(r"^\[rank\d+\]: ?")
 _ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt)\b.*")
 _WRAPPERS = ("CalledProcessError", "ChildFailedError")
 """What torchrun and the launcher raise because their child did; the child's own error says more."""
-BACK_ENDS = {
-    ("trl", "sft"): "training.trl.sft",
-    ("trl", "dpo"): "training.trl.dpo",
-    ("trl", "critic"): "training.trl.critic",
-    ("trl", "grpo"): "training.trl.grpo",
-    ("llamafactory", "sft"): "training.launch.llamafactory",
-    ("llamafactory", "dpo"): "training.launch.llamafactory",
-}
 
 
 def back_end(config: TrainConfig) -> Any:
     """The module that trains, with a function `train` from a `Job` to its `Outcome`; heavy, so imported now."""
-    return importlib.import_module(BACK_ENDS[config.trainer, config.stage])
+    name = f"trl.{config.stage}" if config.trainer == "trl" else "launch.llamafactory"
+    return importlib.import_module(f"training.{name}")
 
 
 @dataclass(frozen=True)
@@ -73,9 +67,7 @@ class Job:
 
 
 def trainer_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
-    """transformers' `TrainingArguments` that both trainers take. All epochs are one pass: `row_order` lays them end to
-    end.
-    """
+    """transformers' `TrainingArguments` of both trainers. All epochs are one pass: `row_order` lays them end to end."""
     return {
         "output_dir": str(checkpoints),
         "per_device_train_batch_size": config.batch_size,
@@ -118,24 +110,18 @@ class Outcome:
 def reason(log: str, status: int) -> str:
     """The line of a failed run's output that says why, with a remedy where one is known."""
     lines = [line for said in log.splitlines() if (line := _RANK.sub("", said.strip()).strip(" ^~"))]
-    errors = [_worded(line, before) for before, line in pairwise(["", *lines]) if _ERROR.fullmatch(line)]
+    # An error without words of its own, such as a bare AssertionError, is told with the code line before it.
+    told = [(line, f"{line} at: {before}") for before, line in pairwise(["", *lines]) if _ERROR.fullmatch(line)]
+    errors = [line if ":" in line else placed for line, placed in told]
     causes = [line for line in errors if not any(name in line for name in _WRAPPERS)] or errors
-    said = causes[-1][:500] if causes else f"exit status {status}; {_tail(log)}"
+    last = [line for line in map(str.strip, log.splitlines()) if line][-1:]
+    words = f"its last words: {last[0][:300]}" if last else "it said nothing"
+    said = causes[-1][:500] if causes else f"exit status {status}; {words}"
     if "OutOfMemoryError" in said or "out of memory" in said.lower() or "DefaultCPUAllocator" in said:
         return f"{said}; {OUT_OF_MEMORY}"
     if not causes and status in (137, 247):  # SIGKILL, as a shell and as `steprag.engines.outlive_guard` give it
         return f"killed, which is how the system ends what takes too much memory; {OUT_OF_MEMORY}"
     return said
-
-
-def _worded(error: str, before: str) -> str:
-    """An error without words of its own, such as a bare AssertionError, with the code line that stands before it."""
-    return error if ":" in error else f"{error} at: {before}"
-
-
-def _tail(log: str) -> str:
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    return f"its last words: {lines[-1][:300]}" if lines else "it said nothing"
 
 
 def finite(values: Sequence[float], what: str = "the loss") -> Sequence[float]:
@@ -146,9 +132,7 @@ def finite(values: Sequence[float], what: str = "the loss") -> Sequence[float]:
 
 
 def scores(held_out: dict[str, float]) -> dict[str, float]:
-    """What a trainer's evaluation says about the model, without what it says about itself. Raises TrainingError where
-    that is no number.
-    """
+    """What a trainer's evaluation says of the model, not of itself. Raises TrainingError for what is no number."""
     told = {key: value for key, value in held_out.items() if key != "epoch" and "per_second" not in key}
     for key, value in told.items():
         finite([value], key)
@@ -158,11 +142,8 @@ def scores(held_out: dict[str, float]) -> dict[str, float]:
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest whole checkpoint. The trainer's state is written last, so one without it was cut short."""
     found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]), reverse=True)
-    return next((path for path in found if _whole(path / "trainer_state.json")), None)
-
-
-def _whole(path: Path) -> bool:
-    try:
-        return bool(decoded(path.read_bytes(), finite=False))
-    except (FileNotFoundError, NotJson):
-        return False
+    for path in found:
+        with suppress(FileNotFoundError, NotJson):
+            if decoded((path / "trainer_state.json").read_bytes(), finite=False):
+                return path
+    return None

@@ -37,30 +37,24 @@ def check_recipe(config: TrainConfig) -> TrainConfig:
     """
     check_keys(config)
     wanted = list(_packages(config))
+    packages = [package for _, package, _ in wanted]
     if config.trainer == "llamafactory":
-        found, python = _other_environment(config, [package for _, package, _ in wanted])
+        there, missing, python = _other_environment(config, packages)
     else:
-        found, python = _own_environment(config, [package for _, package, _ in wanted]), None
+        missing, python = [name for name in packages if importlib.util.find_spec(name) is None], None
+        there = _torch_devices() if config.liger and not missing else 0
     for what, package, requirement in wanted:
-        if package in found.missing:
+        if package in missing:
             place = "in LLaMA-Factory's environment" if python else "here"
             pip = f"{python} -m pip" if python else "pip"
             raise ConfigError(f"{what}: {package} is not installed {place}; run: {pip} install '{requirement}'")
-    _check_gpu_keys(config, found.gpus)
-    return _as_launched(config, found.gpus) if config.trainer == "llamafactory" else config
+    _check_gpu_keys(config, there)
+    return _as_launched(config, there) if config.trainer == "llamafactory" else config
 
 
 def has_blanks(path: object) -> bool:
     """Whether a path has blanks, at which LLaMA-Factory's launcher of several processes splits its command."""
     return len(str(path).split()) > 1
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What the trainer's Python has: how many GPUs, and which of the wanted packages it lacks."""
-
-    gpus: int
-    missing: frozenset[str]
 
 
 def _packages(config: TrainConfig) -> Iterator[tuple[str, str, str]]:
@@ -76,30 +70,26 @@ def _packages(config: TrainConfig) -> Iterator[tuple[str, str, str]]:
         yield "grpo.rewards: rouge", "rouge_score", "rouge-score>=0.1.2,<0.2"
 
 
-def _own_environment(config: TrainConfig, packages: list[str]) -> Surroundings:
-    missing = frozenset(name for name in packages if importlib.util.find_spec(name) is None)
-    return Surroundings(_torch_devices() if config.liger and not missing else 0, missing)
-
-
 def _torch_devices() -> int:
     import torch
 
     return torch.accelerator.device_count() if torch.accelerator.is_available() else 0
 
 
-def _other_environment(config: TrainConfig, packages: list[str]) -> tuple[Surroundings, Path | None]:
-    """What LLaMA-Factory's Python has, and where that Python is. A command without a Python beside it, such as one that
-    starts a container, cannot be asked: then nvidia-smi counts and every package is taken to be there.
+def _other_environment(config: TrainConfig, packages: list[str]) -> tuple[int, list[str], Path | None]:
+    """How many GPUs LLaMA-Factory's Python sees, which packages it lacks, and where it is. A command without a Python
+    beside it, such as one that starts a container, cannot be asked: nvidia-smi counts, and nothing is taken to be
+    missing.
     """
     python = Path(executable(config)[0]).parent / "python"
     if not python.is_file():
-        return Surroundings(visible_gpus(), frozenset()), None
+        return visible_gpus(), [], None
     asked = subprocess.run([str(python), "-c", _PROBE, *packages], capture_output=True, text=True, check=False)
     if asked.returncode:
         said = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise ConfigError(f"{python} has no working torch: {said[:200]}; run: bash scripts/setup_llamafactory.sh")
     there, missing = json.loads(asked.stdout.splitlines()[-1])
-    return Surroundings(there, frozenset(missing)), python
+    return there, missing, python
 
 
 def executable(config: TrainConfig) -> list[str]:
@@ -119,10 +109,11 @@ def _check_gpu_keys(config: TrainConfig, there: int) -> None:
         return
     if config.liger:
         raise ConfigError("liger: its kernels run on a GPU and none is here; leave it out")
-    wanted = {"deepspeed": config.deepspeed is not None, "bf16": config.bf16 and config.trainer == "llamafactory"}
-    if keys := [key for key, holds in wanted.items() if holds]:
-        remedies = " ".join({"deepspeed": "--deepspeed none", "bf16": "--bf16 false"}[key] for key in keys)
-        raise ConfigError(f"{keys[0]}: no GPU here that LLaMA-Factory's torch sees; give {remedies}")
+    remedies = ["--deepspeed none"] if config.deepspeed else []
+    remedies += ["--bf16 false"] if config.bf16 and config.trainer == "llamafactory" else []
+    if remedies:
+        key = remedies[0].split()[0].removeprefix("--")
+        raise ConfigError(f"{key}: no GPU here that LLaMA-Factory's torch sees; give {' '.join(remedies)}")
 
 
 def _as_launched(config: TrainConfig, there: int) -> TrainConfig:
@@ -158,14 +149,12 @@ class Device:
 
 _CARD = re.compile(r"(?P<name>.+), *(?P<mebibytes>\d+|\[.+\])")
 """A line of the query below. [N/A] stands for memory that is the machine's own (Grace, Jetson) or is not shown."""
-_SLICE = re.compile(r"\s+(?P<profile>MIG (?:\d+c\.)?(?P<sevenths>\d+)g\.(?P<gigabytes>\d+)gb)")
+_SLICE = re.compile(r"^\s+(?P<profile>MIG (?:\d+c\.)?(?P<sevenths>\d+)g\.(?P<gigabytes>\d+)gb)", re.MULTILINE)
 """A line of `nvidia-smi -L` below its card's."""
 
 
 def gpus() -> list[Device]:
-    """The NVIDIA GPUs of this machine, a card that MIG has cut as its slices; none without nvidia-smi, or without a
-    driver.
-    """
+    """The NVIDIA GPUs of this machine, a card that MIG has cut as its slices; none without nvidia-smi or a driver."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return []
@@ -175,27 +164,15 @@ def gpus() -> list[Device]:
     if told.returncode or not all(cards):  # it writes why on standard output
         return []
     listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False)
-    cut, devices = _slices(listed.stdout), []
+    blocks, devices = re.split(r"^GPU ", listed.stdout, flags=re.MULTILINE)[1:], []
     for number, card in enumerate(filter(None, cards)):
         size = card["mebibytes"]
         whole = Device(card["name"], int(size) / 1024 if size.isdecimal() else None)
         devices += [
             Device(f"{whole.name} {each['profile']}", int(each["gigabytes"]) * 1e9 / 2**30, int(each["sevenths"]) / 7)
-            for each in (cut[number] if number < len(cut) else ())
+            for each in _SLICE.finditer("".join(blocks[number : number + 1]))
         ] or [whole]
     return devices
-
-
-def _slices(listing: str) -> list[list[re.Match[str]]]:
-    """MIG's slices of each card, from `nvidia-smi -L`."""
-    cut: list[list[re.Match[str]]] = []
-    for line in listing.splitlines():
-        found = _SLICE.match(line)
-        if line.startswith("GPU "):
-            cut.append([])
-        elif cut and found:
-            cut[-1].append(found)
-    return cut
 
 
 def processor() -> Device:
@@ -204,26 +181,13 @@ def processor() -> Device:
 
 
 def visible_gpus() -> int:
-    """How many of the GPUs that nvidia-smi names a process sees: of MIG's slices one at most. CUDA stops at a number
-    below 0.
-    """
+    """How many GPUs of nvidia-smi's a process sees: of MIG's slices one at most. CUDA stops at a number below 0."""
     found, visible = gpus(), os.environ.get(VISIBLE)
     there = min(len(found), 1) if any(" MIG " in each.name for each in found) else len(found)
     if visible is None:
         return there
     named = takewhile(lambda name: name and not name.startswith("-"), map(str.strip, visible.split(",")))
     return min(there, sum(1 for _ in named))
-
-
-def one_visible(visible: str | None, there: int) -> str | None:
-    """What CUDA_VISIBLE_DEVICES has to be for one GPU to be seen; None where it may stay.
-
-    `visible`: what it is. `there`: how many GPUs the machine has, which counts where it is not set.
-    """
-    if visible is None:
-        return "0" if there > 1 else None
-    first, *others = visible.split(",")
-    return first if others else None
 
 
 def show_one_gpu(config: TrainConfig) -> None:
@@ -233,11 +197,11 @@ def show_one_gpu(config: TrainConfig) -> None:
     if config.trainer != "trl" or config.workers > 1:
         return
     visible = os.environ.get(VISIBLE)
-    there = visible_gpus() if visible is None else len(visible.split(","))
-    chosen = one_visible(visible, there)
-    if chosen is not None:
-        os.environ[VISIBLE] = chosen
-        say(f"train: {there} GPUs here, and one process trains on GPU {chosen} alone; --processes {there} takes all")
+    shown = [*map(str, range(visible_gpus()))] if visible is None else visible.split(",")
+    if len(shown) > 1:
+        os.environ[VISIBLE] = shown[0]
+        say(f"train: {len(shown)} GPUs here, and one process trains on GPU {shown[0]} alone; --processes {len(shown)} "
+            "takes all")  # fmt: skip
 
 
 def check_devices(config: TrainConfig) -> None:
@@ -246,6 +210,4 @@ def check_devices(config: TrainConfig) -> None:
     if 0 < there < config.processes:
         raise ConfigError(f"processes: {config.processes} are asked for and {there} GPUs are here; lower it")
     if config.workers == 1 and there > 1:
-        raise ConfigError(
-            f"processes: one trains on one GPU and sees {there}; show it one, or set processes to {there}"
-        )
+        raise ConfigError(f"processes: one trains on one GPU and sees {there}; show one, or set processes to {there}")

@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from training.config import TrainConfig
-from training.hours import Data
 
 GIB = 2**30
 TRAINED_BYTES = 16
@@ -81,9 +80,7 @@ def blocks_of(kind: object) -> Blocks:
 
 
 class Shape(BaseModel, frozen=True, strict=True):
-    """A llama-like decoder, as large as its config.json says: the fields are that file's. `beside`: weights of a vision
-    tower, which are loaded with it.
-    """
+    """A llama-like decoder by its config.json's sizes. `beside`: weights of a vision tower, loaded with it."""
 
     hidden_size: Size
     intermediate_size: Size
@@ -100,7 +97,6 @@ class Shape(BaseModel, frozen=True, strict=True):
 
     @property
     def family(self) -> Blocks:
-        """What its blocks have; a llama's where the model type is not known here."""
         return blocks_of(self.model_type)
 
     @property
@@ -181,10 +177,22 @@ class Memory:
         return SPARE * sum(astuple(self))
 
 
+@dataclass(frozen=True)
+class Data:
+    """What is trained on: rows; tokens of a mean answer, of a mean prompt and answer, and of the longest together."""
+
+    rows: int
+    answer: float
+    mean: float
+    longest: int
+
+
+PUBLISHED = Data(rows=13289, answer=40, mean=500, longest=2390)
+"""RAG_ProGuide: 13,289 pairs, prompt and answer 2,390 tokens at most, half of them under 478."""
+
+
 def memory(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memory:
-    """The most that one of `devices` holds, with a batch of the longest rows. Stage grpo plays before it learns, so it
-    takes the greater of the two.
-    """
+    """The most that one of `devices` holds, with the longest rows: of grpo's playing and learning the greater."""
     width, full = 2 if config.bf16 else 4, config.finetuning == "full"
     frozen = shape.parameters * width
     if config.quantization:

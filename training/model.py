@@ -1,16 +1,12 @@
-"""The model that is trained: base weights with a LoRA adapter, fresh or to be continued; and how it is saved.
-
-A critic is the same with one number a token in place of words.
+"""The model that is trained, and how it is saved: base weights with a LoRA adapter, fresh or continued. A critic is the
+same with one number a token in place of words.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -65,10 +61,9 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
 
     dtype = torch.bfloat16 if config.bf16 and config.finetuning == "lora" else torch.float32
     options = _four_bits(dtype) if config.quantization else {}
-    auto: Any = AutoModelForCausalLM
     critic = config.stage == "critic"
+    auto: Any = AutoModelForSequenceClassification if critic else AutoModelForCausalLM
     if critic:
-        auto = AutoModelForSequenceClassification
         options |= {"num_labels": 1, "problem_type": PROBLEM[config.critic.loss]}
     with one_load():
         model, loaded = from_pretrained(
@@ -127,15 +122,9 @@ def _lora(section: LoraSection, model: PreTrainedModel, task: str) -> Any:
     names = known if section.target == "all-linear" else section.target.split(",")
     if strangers := sorted(set(names) - set(known)):
         raise ConfigError(f"lora.target: the model has no layer {quoted(strangers[0])}; it has {', '.join(known)}")
-    return LoraConfig(
-        r=section.rank,
-        lora_alpha=section.alpha,
-        lora_dropout=section.dropout,
-        target_modules=names,
-        exclude_modules=beside,
-        layers_to_transform=layers,
-        task_type=task,
-    )
+    shape: dict[str, Any] = {"r": section.rank, "lora_alpha": section.alpha, "lora_dropout": section.dropout}
+    where = {"target_modules": names, "exclude_modules": beside, "layers_to_transform": layers}
+    return LoraConfig(**shape, **where, task_type=task)
 
 
 def _linear_names(model: PreTrainedModel) -> tuple[list[str], str | None]:
@@ -153,9 +142,7 @@ def _linear_names(model: PreTrainedModel) -> tuple[list[str], str | None]:
 
 
 def _freeze_beside(model: PreTrainedModel) -> None:
-    """Freezes a vision tower and what joins it to the text decoder: no text reaches them, so they get no gradient, for
-    which several processes would wait.
-    """
+    """Freezes what lies beside the text decoder: no text reaches it, so processes would wait for its gradient."""
     decoder = model.get_decoder()
     for part in model.base_model.children() if model.base_model is not decoder else ():
         if decoder not in set(part.modules()):
@@ -163,9 +150,7 @@ def _freeze_beside(model: PreTrainedModel) -> None:
 
 
 def freeze_below(policy: nn.Module, layers: int | None) -> None:
-    """Leaves LoRA trainable in the top `layers` blocks only, so that backward ends there. None trains all, as does
-    full fine-tuning, which has no LoRA.
-    """
+    """Leaves LoRA trainable in the top `layers` blocks only (None: in all), so that backward ends there."""
     if layers is None or not hasattr(policy, "peft_config"):
         return
     adapted = (name for name, _ in policy.named_parameters() if "lora_" in name)  # a vision tower has blocks too
@@ -176,28 +161,22 @@ def freeze_below(policy: nn.Module, layers: int | None) -> None:
             parameter.requires_grad_(False)
 
 
-@contextmanager
-def _saving(folder: Path) -> Iterator[Path]:
-    """A folder below `folder` to write into; what is left of it goes with the block."""
-    temporary = folder / f".saving-{secrets.token_hex(8)}"
-    temporary.mkdir()
-    try:
-        yield temporary
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+SAVING = ".saving-"
+"""Begins the name of the folder, in a run's, that weights are written to before they are moved to their place."""
 
 
 def save_policy(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
     """Adapter or full model with the tokenizer, into an existing run folder; what names the files comes last."""
     lora = {"selected_adapters": ["default"], "save_embedding_layers": False} if hasattr(policy, "peft_config") else {}
-    with _saving(folder) as made:
+    with TemporaryDirectory(dir=folder, prefix=SAVING, ignore_cleanup_errors=True) as made:
         policy.save_pretrained(made, **lora)
-        adopt(made, tokenizer, files, folder)
+        adopt(Path(made), tokenizer, files, folder)
 
 
 def save_merged(policy: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Base and adapter as one model, at `folder/merged`, whole or not at all. `policy` is used up."""
-    with _saving(folder) as made:
+    with TemporaryDirectory(dir=folder, prefix=SAVING, ignore_cleanup_errors=True) as private:
+        made = Path(private, "merged")  # as the umask leaves it, unlike the folder around it
         policy.merge_and_unload().save_pretrained(made)
         _save_tokenizer(tokenizer, made)
         _as_the_umask_leaves_them(made)

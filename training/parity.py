@@ -8,6 +8,7 @@ with the tokenizer's chat template and encodes that text, special tokens as such
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
 from steprag.engines.templates import NotEncoded
@@ -25,10 +26,7 @@ SHOWN = 6
 
 
 def checked_tokens(
-    rows: Sequence[Row],
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
-    left_out: dict[str, list[int]] | None = None,
+    rows: list[Row], tokenizer: PreTrainedTokenizerBase, max_length: int, left_out: dict[str, list[int]] | None = None
 ) -> list[TokenRow]:
     """The rows in tokens, checked (`check_parity`). What is too long or cannot be encoded is left out, never cut:
     `left_out` gets its row numbers, from 1, by the reason.
@@ -40,7 +38,7 @@ def checked_tokens(
         try:
             tokens = tokenised(row, tokenizer)
             if tokens.length > max_length:
-                raise NotEncoded(too_long(max_length))
+                raise NotEncoded(f"has more than {max_length} tokens; raise max_length to learn it too")
         except NotEncoded as error:
             reasons.setdefault(str(error), []).append(number)
         else:
@@ -48,11 +46,6 @@ def checked_tokens(
             made.append(tokens)
     check_parity(kept, made, tokenizer)
     return made
-
-
-def too_long(max_length: int) -> str:
-    """The reason of a row that has more tokens."""
-    return f"has more than {max_length} tokens; raise max_length to learn it too"
 
 
 def check_parity(rows: Sequence[Row], tokens: Sequence[TokenRow], tokenizer: PreTrainedTokenizerBase) -> None:
@@ -78,23 +71,15 @@ def sent_tokens(prompts: Sequence[Sequence[Message]], tokenizer: PreTrainedToken
 
 def check_prompt(where: str, trained: list[int], sent: list[int], tokenizer: Any) -> None:
     """Raises TrainingError where the trainer's ids of a prompt are not those that inference sends."""
-    if trained != sent:
-        raise TrainingError(_difference(where, trained, sent, tokenizer))
-
-
-def _first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:
-    same = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(same, min(len(one), len(other)))
-
-
-def _difference(where: str, trained: list[int], sent: list[int], tokenizer: Any) -> str:
-    at = _first_difference(trained, sent)
+    if trained == sent:
+        return
+    at = len(commonprefix([trained, sent]))
 
     def shown(ids: list[int]) -> str:
         part = ids[max(0, at - SHOWN) : at + SHOWN]
         return " ".join(f"{token!r}={i}" for token, i in zip(tokenizer.convert_ids_to_tokens(part), part, strict=True))
 
-    return (
+    raise TrainingError(
         f"{where}: the prompt's tokens differ from token {at + 1} on. The trainer sees {shown(trained)} and "
         f"inference sends {shown(sent)}; the chat template or the tokenizer renders a prompt otherwise when a "
         "reply follows: use another template"

@@ -14,17 +14,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from steprag.config.load import add_options, config_from, load_config, parse_arguments
-from steprag.console.terminal import guarded
 from steprag.engines.models import ModelFiles, resolve_model, text_config
 from steprag.engines.pretrained import fetched
+from steprag.engines.threads import product_flops
 from steprag.errors import ConfigError
 from steprag.policy.gate import CHARS_A_TOKEN
 from steprag.records.jsonl import existing, read_json
 from training.checks import check_keys
 from training.config import TrainConfig
-from training.hours import PEAK, PUBLISHED, SHARE, Data, hours
 from training.machine import Device, gpus, processor, visible_gpus
-from training.memory import FAMILIES, GIB, Shape, blocks_of, checkpoint_bytes, memory
+from training.memory import FAMILIES, GIB, PUBLISHED, Data, Shape, blocks_of, checkpoint_bytes, memory
 from training.rows import data_files, read_training
 
 RECIPES = Path(__file__).parents[1] / "configs" / "training"
@@ -34,9 +33,18 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 """Keys of config.json that count the experts of a block (Qwen, Mixtral and gpt-oss, DeepSeek and GLM, ERNIE)."""
 OTHER_BLOCKS = re.compile(r"mamba_|ssm_|linear_(?:conv|attn)|kv_lora_rank|hidden_size_per_layer_input|conv_L_cache")
 """Keys of config.json with other blocks than attention over all widths: state spaces, convolutions, latent keys."""
-DEVICES = {"t4": 16, "l4": 24, "a10": 24, "3090": 24, "4090": 24, "a6000": 48, "l40s": 48}
-DEVICES |= {"a100": 80, "h100": 80, "h200": 141}
-"""GiB of memory, from the makers' data sheets; the larger one where there are two."""
+
+CARDS = {
+    "t4": (16, 65), "l4": (24, 121), "a10": (24, 125), "3090": (24, 71), "4090": (24, 165), "a6000": (48, 155),
+    "l40s": (48, 362), "a100": (80, 312), "h100": (80, 989), "h200": (141, 989),
+}  # fmt: skip
+"""GiB of memory (the larger where there are two) and teraflops of dense products in bfloat16 (T4: float16), from the
+makers' data sheets.
+"""
+OTHER_CARDS = frozenset({"laptop", "mobile", "max", "d", "grid"})
+"""Words that make another card of a name in CARDS."""
+SHARE = 0.3
+"""Of the peak: what trainers of models of this size reach, roughly, between 0.2 and 0.4."""
 
 
 def shape_of(files: ModelFiles) -> Shape | None:
@@ -61,11 +69,9 @@ def _decoder(config: dict[str, Any]) -> Shape | None:
     both = {"tie_word_embeddings": config.get("tie_word_embeddings"), **text}
     told = {key: value for key, value in both.items() if value is not None}
     sizes = {**family.told, **told}
-    if any(isinstance(count := sizes.get(key), int) and count > 1 for key in EXPERTS):
-        return None  # a mixture of experts: these sizes are not all of it
-    if any(OTHER_BLOCKS.match(key) for key in told):
-        return None
-    if any(field.is_required() and key not in sizes for key, field in Shape.model_fields.items()):
+    experts = any(isinstance(count := sizes.get(key), int) and count > 1 for key in EXPERTS)
+    lacking = any(field.is_required() and key not in sizes for key, field in Shape.model_fields.items())
+    if experts or lacking or any(map(OTHER_BLOCKS.match, told)):
         return None
     try:
         return Shape.model_validate({**sizes, "beside": _vision_weights(config)})
@@ -102,10 +108,8 @@ def main(argv: list[str]) -> int:
     """Prints the plan; then raises ConfigError, with the nearest recipe that fits, where the device has too little."""
     parser = argparse.ArgumentParser(prog="steprag plan train", description="Memory, disk and hours of a training run.")
     parser.add_argument("--pairs", metavar="DIR", help="pairs to train on [sizes of the published RAG_ProGuide]")
-    parser.add_argument("--device", choices=[*DEVICES, "cpu"], help="[the GPU that is here, else the processor]")
-    parser.add_argument(
-        "--devices", type=int, metavar="N", help="how many [trl: the recipe's processes; llamafactory: all]"
-    )
+    parser.add_argument("--device", choices=[*CARDS, "cpu"], help="[the GPU that is here, else the processor]")
+    parser.add_argument("--devices", type=int, metavar="N", help="how many [trl: the recipe's processes; else all]")
     parser.add_argument("--json", action="store_true", help="the plan as JSON")
     add_options(parser, TrainConfig)
     given = parse_arguments(parser, argv)
@@ -132,8 +136,8 @@ def main(argv: list[str]) -> int:
 
 def _device(name: str | None) -> Device:
     """A GPU by its name, or the processor; without a name the first GPU that is here."""
-    if name in DEVICES:
-        return Device(name.upper(), DEVICES[name])
+    if name in CARDS:
+        return Device(name.upper(), CARDS[name][0])
     return next(iter(gpus() if name is None else []), processor())
 
 
@@ -169,6 +173,35 @@ def plan(config: TrainConfig, shape: Shape, data: Data, device: Device, devices:
     }
 
 
+def hours(config: TrainConfig, weights: int, data: Data, device: Device, devices: int) -> float | None:
+    """Hours of the training loop, an estimate that was compared with no GPU. None for stage grpo, whose time is its
+    episodes', and for an unknown device. `weights`: those that every token is multiplied with.
+
+    A trained weight costs 6 floating-point operations a token, a frozen one 4, a second forward pass 2 more (arXiv
+    2001.08361, attention left out).
+    """
+    speed = _speed(device)
+    if config.stage == "grpo" or speed is None:
+        return None
+    rows = config.epochs * data.rows
+    if config.max_steps:
+        rows = config.max_steps * config.batch_size * config.accumulation * devices * config.nodes
+    sequences = 1.0 if config.stage != "dpo" else 1 + data.answer / data.mean if config.shares else 2.0
+    tokens = rows * sequences * data.mean
+    passes = 6 if config.finetuning == "full" else 4
+    passes += 2 * config.gradient_checkpointing + 2 * (config.stage == "dpo")  # a second forward pass; the reference's
+    return tokens * passes * weights / (devices * config.nodes * speed) / 3600
+
+
+def _speed(device: Device) -> float | None:
+    """Operations a second; a processor's are measured by a product of float32."""
+    if device.name.endswith("cores"):
+        return 2 * SHARE * product_flops()
+    words = set(re.findall(r"[a-z0-9]+", device.name.lower()))
+    known = [teraflops for name, (_, teraflops) in CARDS.items() if name in words]
+    return SHARE * device.share * known[0] * 1e12 if known and not words & OTHER_CARDS else None
+
+
 def refusal(config: TrainConfig, data: Data, devices: int, gib: float, report: dict[str, Any]) -> str:
     """Why it does not fit, and the nearest recipe that does: of this model if there is one, else of the largest."""
     wanted = f"{report['memory_total']} GiB are needed on each device and {report['device']} has {gib:.0f}"
@@ -192,11 +225,10 @@ def _table(report: dict[str, Any]) -> str:
     like = f", counted like a {report['counted_like']}'s" if report["counted_like"] else ""
     told = "not known: episodes take most of it"
     if taken is None and report["rows"] is not None:
-        told = f"not known: unknown card; for that of one which is known give --device {', '.join(PEAK)}"
+        told = f"not known: unknown card; for that of one which is known give --device {', '.join(CARDS)}"
     if taken is not None:
-        told = (
-            f"about {f'{taken * 60:.0f} min' if taken < 2 else f'{taken:.0f} h'}, at {SHARE:.0%} of the device's peak"
-        )
+        long = f"{taken * 60:.0f} min" if taken < 2 else f"{taken:.0f} h"
+        told = f"about {long}, at {SHARE:.0%} of the device's peak"
     return (
         f"model    {report['model']}, {report['parameters']:,} parameters{like}\n"
         f"{rows}"
@@ -204,7 +236,3 @@ def _table(report: dict[str, Any]) -> str:
         f"disk     {report['disk']} GiB for checkpoints\n"
         f"time     {told}\n"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

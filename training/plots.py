@@ -1,7 +1,4 @@
-"""Curves of a training run as a picture, `curves.png`.
-
-The loss; for DPO accuracy and margin of the rewards; for GRPO the episodes' reward and the groups that told nothing.
-"""
+"""Curves of a training run as a picture, `curves.png`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from steprag.engines.tokens import check_reply, prompt_tokens, reply_tokens
 from steprag.errors import ConfigError, DataError
@@ -63,20 +63,24 @@ class TokenRow:
         return sum(len(self.prompt) + len(completion) for completion in self.completions)
 
 
-FILES = {"sft": "sft", "dpo": "pairs", "critic": "steps"}
-"""The product of `steprag pairs` that a stage reads."""
+FILES = {
+    "sft": ("sft", Trajectory, ("completion",)),
+    "dpo": ("pairs", Pair, ("chosen", "rejected")),
+    "critic": ("steps", StepLabel, ("completion",)),
+}
+"""By stage: the product of `steprag pairs` that it reads, the rows there, and their fields that hold completions."""
 
 
 def data_files(folder: Path, stage: str) -> tuple[Path, Path]:
     """The training and the validation file of a pairs folder; the second need not exist."""
-    stem = FILES[stage]
+    stem = FILES[stage][0]
     return folder / f"{stem}.train.jsonl", folder / f"{stem}.val.jsonl"
 
 
 def read_training(path: Path, stage: str) -> list[Row]:
     """All rows of a training file; missing, empty or bad is an error."""
     if not path.is_file():
-        products = f"steprag pairs writes it, where --products names {FILES[stage]}"
+        products = f"steprag pairs writes it, where --products names {FILES[stage][0]}"
         remedy = products if path.parent.is_dir() else "give a pairs folder with --pairs"
         raise ConfigError(f"training file not found: {path} ({remedy})")
     rows = read_file(path, stage)
@@ -87,51 +91,41 @@ def read_training(path: Path, stage: str) -> list[Row]:
 
 def read_file(path: Path, stage: str) -> list[Row]:
     """The rows of a file, checked; none where there is no such file. Raises DataError with the line."""
-    if not path.is_file():
-        return []
-    read = {"sft": _step, "dpo": _pair, "critic": _label}[stage]
-    return [read(path, number, row) for number, row in read_rows(path)]
+    _, kind, fields = FILES[stage]
+    rows: list[Row] = []
+    for line, found in read_rows(path) if path.is_file() else ():
+        row: Any = from_dict(kind, found, path, line)
+        if problem := _problem(row, fields):
+            raise DataError(path, problem, line=line)
+        completions = tuple(getattr(row, name)[0] for name in fields)
+        numbers = (getattr(row, name, None) for name in NUMBERS)
+        rows.append(Row(row.prompt, completions, row.question_id, *numbers))
+    return rows
 
 
-def _step(path: Path, line: int, row: object) -> Row:
-    step = from_dict(Trajectory, row, path, line)
-    completions = (_reply(step.completion, "completion", path, line),)
-    return Row(_prompt(step.prompt, path, line), completions, step.question_id)
+NUMBERS = ("label_smoothing", "value")
+"""Of pairs and of step labels: each from 0 to 1."""
 
 
-def _label(path: Path, line: int, row: object) -> Row:
-    label = from_dict(StepLabel, row, path, line)
-    if not 0 <= label.value <= 1:
-        raise DataError(path, f"value: {label.value} is not from 0 to 1", line=line)
-    reply = _reply(label.completion, "completion", path, line)
-    return Row(_prompt(label.prompt, path, line), (reply,), value=label.value)
-
-
-def _pair(path: Path, line: int, row: object) -> Row:
-    pair = from_dict(Pair, row, path, line)
-    chosen = _reply(pair.chosen, "chosen", path, line)
-    rejected = _reply(pair.rejected, "rejected", path, line)
-    if chosen["content"] == rejected["content"]:
-        raise DataError(path, "chosen and rejected are the same text", line=line)
-    if not 0 <= (pair.label_smoothing or 0) <= 1:
-        raise DataError(path, f"label_smoothing: {pair.label_smoothing} is not from 0 to 1", line=line)
-    return Row(_prompt(pair.prompt, path, line), (chosen, rejected), pair.question_id, pair.label_smoothing)
-
-
-def _prompt(messages: tuple[Message, ...], path: Path, line: int) -> tuple[Message, ...]:
-    if not messages or messages[-1]["role"] not in ("user", "assistant"):
-        raise DataError(path, "prompt: its last message is neither the user's nor the assistant's", line=line)
-    if messages[-1]["role"] == "assistant" and not messages[-1]["content"].strip():
-        raise DataError(path, "prompt: the assistant's message that is to be continued is empty", line=line)
-    return messages
-
-
-def _reply(messages: tuple[Message, ...], field: str, path: Path, line: int) -> Message:
-    if len(messages) != 1 or messages[0]["role"] != "assistant":
-        raise DataError(path, f"{field}: expected one assistant message, found {len(messages)} messages", line=line)
-    if not messages[0]["content"].strip():
-        raise DataError(path, f"{field}: the message is empty", line=line)
-    return messages[0]
+def _problem(row: Any, fields: Sequence[str]) -> str | None:
+    """What keeps a row from being learnt: in the messages that it should have, or in its number."""
+    for name in fields:
+        messages = getattr(row, name)
+        if len(messages) != 1 or messages[0]["role"] != "assistant":
+            return f"{name}: expected one assistant message, found {len(messages)} messages"
+        if not messages[0]["content"].strip():
+            return f"{name}: the message is empty"
+    if len({getattr(row, name)[0]["content"] for name in fields}) < len(fields):
+        return "chosen and rejected are the same text"
+    for name in NUMBERS:
+        if not 0 <= (getattr(row, name, None) or 0) <= 1:
+            return f"{name}: {getattr(row, name)} is not from 0 to 1"
+    last = row.prompt[-1] if row.prompt else None
+    if last is None or last["role"] not in ("user", "assistant"):
+        return "prompt: its last message is neither the user's nor the assistant's"
+    if last["role"] == "assistant" and not last["content"].strip():
+        return "prompt: the assistant's message that is to be continued is empty"
+    return None
 
 
 def tokenised(row: Row, tokenizer: PreTrainedTokenizerBase) -> TokenRow:
@@ -153,10 +147,8 @@ def order_for(config: TrainConfig, rows: list[TokenRow]) -> list[int]:
 
     Rows of one prompt, or question, stay together where prompts are encoded once.
     """
-    epochs = config.epochs
-    if config.max_steps:
-        epochs = config.max_steps * config.step_rows / len(rows)
-    groups = list(range(len(rows)))
+    epochs = config.max_steps * config.step_rows / len(rows) if config.max_steps else config.epochs
+    groups: list[int] = []
     if config.shares:
         numbers: dict[object, int] = {}
         by_question = config.side_by_side == "question"
@@ -165,9 +157,7 @@ def order_for(config: TrainConfig, rows: list[TokenRow]) -> list[int]:
     return row_order([row.length for row in rows], config.batch_size, epochs, config.seed, groups)
 
 
-def row_order(
-    lengths: Sequence[int], batch: int, epochs: float, seed: int, groups: Sequence[int] | None = None
-) -> list[int]:
+def row_order(lengths: Sequence[int], batch: int, epochs: float, seed: int, groups: Sequence[int] = ()) -> list[int]:
     """Row numbers in the order they are trained, all epochs in one list; every run of `batch` has like lengths.
 
     Rows of one group (a number a row; by default each is its own) stand side by side.

@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ from steprag.agent.retriever import PLACES
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.plots import can_draw
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.engines.models import ModelFiles, adapter_hash, hub_revision, resolve_model, weights_hash
 from steprag.engines.threads import spin_briefly, threads_for
 from steprag.engines.tokens import opened_thought
@@ -39,10 +38,10 @@ from training.parity import checked_tokens
 from training.plan import check_room
 from training.play.world import World, open_world
 from training.plots import draw
-from training.rows import Row, TokenRow, by_prompt, data_files, read_file, read_training
+from training.rows import Row, by_prompt, data_files, read_file, read_training
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    pass
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
@@ -77,10 +76,8 @@ def main(argv: list[str]) -> int:
         world = stack.enter_context(open_world(arguments.questions, arguments.index, config)) if online else None
         inputs = gather(arguments.pairs, config, world)
         check_room(Path(arguments.out), config, inputs.files)
-        identity = _identity(config, inputs)
-        run = stack.enter_context(
-            open_run(arguments.out, "train", identity=identity, config=config.model_dump(mode="json"))
-        )
+        identity, recipe = _identity(config, inputs), config.model_dump(mode="json")
+        run = stack.enter_context(open_run(arguments.out, "train", identity=identity, config=recipe))
         if run.finished:
             say(f"{arguments.out} is trained already: {run.manifest['steps']} steps; nothing to do")
         else:
@@ -90,9 +87,7 @@ def main(argv: list[str]) -> int:
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="steprag train", description="Pairs, or the agent's own episodes, to a checkpoint.", allow_abbrev=False
-    )
+    parser = argparse.ArgumentParser(prog="steprag train", description="Pairs, or own episodes, to a checkpoint.")
     parser.add_argument("--pairs", metavar="DIR", help="sft, dpo, critic: folder that steprag pairs wrote")
     parser.add_argument("--questions", metavar="FILE", help="grpo: questions to play, JSON Lines")
     parser.add_argument("--index", metavar="INDEX", help=f"grpo: {PLACES}")
@@ -164,16 +159,17 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     torch.set_num_threads(threads)
     tokenizer = load_tokenizer(inputs.files, config.chat_template_kwargs)
     check_tokenizer(tokenizer)
-    job = Job(inputs.files, tokenizer, [], [], config, run, inputs.world)
-    counts = {"questions": len(inputs.world.questions)} if inputs.world else {}
+    rows, held_out = [], checked_tokens(inputs.held_out, tokenizer, config.max_length)
+    counts: dict[str, Any] = {"questions": len(inputs.world.questions)} if inputs.world else {}
     if inputs.world is None:
         left_out: dict[str, list[int]] = {}
-        rows = _fitting(inputs.rows, tokenizer, config, left_out)
+        rows = checked_tokens(inputs.rows, tokenizer, config.max_length, left_out)
+        _left_out_told(left_out, len(inputs.rows), len(rows))
         rows = by_prompt(rows) if config.stage == "dpo" else rows
-        job = replace(job, rows=rows, held_out=checked_tokens(inputs.held_out, tokenizer, config.max_length))
         counts = {"rows": len(rows), "rows_left_out": len(inputs.rows) - len(rows)}
         counts |= {"left_out": {why: len(numbers) for why, numbers in left_out.items()}}
         counts |= {"tokens_an_epoch": sum(row.tokens for row in rows)}
+    job = Job(inputs.files, tokenizer, rows, held_out, config, run, inputs.world)
     if thought := opened_thought(tokenizer):
         run.set(thought=thought)
     adapter = inputs.files.adapter  # hashed now: it may be another run's checkpoint, and soon gone
@@ -187,17 +183,13 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
 
 
-def _fitting(
-    rows: list[Row], tokenizer: PreTrainedTokenizerBase, config: TrainConfig, left_out: dict[str, list[int]]
-) -> list[TokenRow]:
-    """The rows in tokens, without those that are too long or cannot be encoded, which is said by reason."""
-    made = checked_tokens(rows, tokenizer, config.max_length, left_out)
+def _left_out_told(left_out: dict[str, list[int]], rows: int, learnt: int) -> None:
+    """Says by reason which of the rows are left out. Raises ConfigError where no row is learnt."""
     told = [f"{len(numbers)}, first row {numbers[0]}: {reason}" for reason, numbers in left_out.items()]
-    if not made:
-        raise ConfigError(f"none of {len(rows)} rows can be learnt ({told[0]})")
+    if not learnt:
+        raise ConfigError(f"none of {rows} rows can be learnt ({told[0]})")
     if told:
-        say(f"train: {len(rows) - len(made)} of {len(rows)} rows are left out, not cut ({'; '.join(told[:3])})")
-    return made
+        say(f"train: {rows - learnt} of {rows} rows are left out, not cut ({'; '.join(told[:3])})")
 
 
 def _base(inputs: Inputs) -> dict[str, Any]:
@@ -205,11 +197,8 @@ def _base(inputs: Inputs) -> dict[str, Any]:
     files, prompt = inputs.files, inputs.source.get("prompt")
     if not prompt and files.adapter:  # bare trees tell none: those that the starting adapter was taught
         prompt = run_of(files.adapter / "adapter_config.json").get("prompt")
-    return {
-        "base": {"name": files.name, "sha256": weights_hash(files), "revision": hub_revision(files)},
-        "data": inputs.hashes,
-        "prompt": prompt or None,
-    }
+    base = {"name": files.name, "sha256": weights_hash(files), "revision": hub_revision(files)}
+    return {"base": base, "data": inputs.hashes, "prompt": prompt or None}
 
 
 def _report(run: Run, as_json: bool) -> None:
@@ -219,7 +208,3 @@ def _report(run: Run, as_json: bool) -> None:
     told = "reward" if "reward_first" in manifest else "loss"  # the loss of GRPO says nothing about progress
     change = f"{told} {manifest[f'{told}_first']:.4f} → {manifest[f'{told}_last']:.4f}"
     say(f"train: {manifest['steps']} steps, {change}, checkpoint in {run.path}")
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

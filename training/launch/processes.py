@@ -14,10 +14,8 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -67,9 +65,8 @@ def train(job: Job) -> Outcome:
 def write_job(job: Job, work: Path) -> None:
     """What a worker reads: recipe, rows or what its world is, and where results go."""
     world = job.world.opened if job.world else None
-    write_json(
-        work / "job.json", {"config": job.config.model_dump(mode="json"), "out": str(job.run.path), "world": world}
-    )
+    config = job.config.model_dump(mode="json")
+    write_json(work / "job.json", {"config": config, "out": str(job.run.path), "world": world})
     write_records(work / "rows.jsonl", job.rows)
     write_records(work / "held_out.jsonl", job.held_out)
 
@@ -122,20 +119,14 @@ def main(argv: list[str]) -> None:
     rows, held_out = (list(read_records(work / f"{name}.jsonl", TokenRow)) for name in ("rows", "held_out"))
     playing = open_world(opened[0], opened[1], config) if opened else contextlib.nullcontext()
     seen = contextlib.redirect_stderr(sys.stdout) if rank == 0 else contextlib.nullcontext()
-    with seen, playing as world, _run(Path(given["out"]), rank) as run:
+    noted = Path(given["out"], "metrics.jsonl") if rank == 0 else Path(os.devnull)
+    with seen, playing as world, LineJournal(noted, synced=False) as metrics:
+        run = Run(Path(given["out"]), {}, metrics)  # what the back end sets in this manifest is handed back
         tokenizer = load_tokenizer(files, config.chat_template_kwargs)
         outcome = back_end(config).train(Job(files, tokenizer, rows, held_out, config, run, world))
         if rank == 0:
             write_json(work / "outcome.json", {"outcome": asdict(outcome), "manifest": run.manifest})
     torch.distributed.destroy_process_group()
-
-
-@contextlib.contextmanager
-def _run(path: Path, rank: int) -> Iterator[Run]:
-    """The run as the back end sees it. Its manifest is empty: what the back end sets is handed back."""
-    manifest: dict[str, Any] = {}
-    with LineJournal(path / "metrics.jsonl" if rank == 0 else Path(os.devnull), synced=False) as metrics:
-        yield Run(path, manifest, metrics)
 
 
 if __name__ == "__main__":

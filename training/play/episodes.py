@@ -9,7 +9,7 @@ it, whatever a prompt profile looks like; and what is learnt from is to the toke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -38,9 +38,6 @@ Generate = Callable[[list[list[int]], int], list[list[int]]]
 Judged = Callable[[Played, QuestionCalls, int], Awaitable[Played]]
 """An episode, its question's calls and a seed to the episode with what the judge says of it."""
 
-CallsOf = Callable[[Question], QuestionCalls]
-"""A question to its calls and searches in the run's journal."""
-
 APART = 1000
 """Between the seeds of two episodes; the k-th step of an episode samples with its seed + k."""
 
@@ -54,11 +51,9 @@ class SampledStep:
 
 
 @dataclass(frozen=True)
-class StepRow:
+class StepRow(SampledStep):
     """What is learnt from: a completion and the advantage of its episode. The loss falls on `completion` alone."""
 
-    prompt: list[int]
-    completion: list[int]
     advantage: float
 
 
@@ -113,7 +108,7 @@ class Batcher:
 
 @dataclass
 class Player:
-    """The `Policy` of one episode; `turns` is what it sampled so far.
+    """The `Policy` of one episode; `turns` is what it sampled so far, `played` the episode once it is over.
 
     Output is not constrained: what the policy would have been kept from is what it has to learn, and a constrained
     sample is not one of the distribution that the loss takes it from. Engines that constrain send the same prompts.
@@ -124,6 +119,7 @@ class Player:
     sampling: Sampling
     thinks: bool = False
     turns: list[SampledStep] = field(default_factory=list)
+    played: Played | None = None
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         """One completion, as `rollout` asks for; empty and "length" where the prompt leaves no room for one."""
@@ -175,24 +171,24 @@ async def play(
     section: GrpoSection,
     *,
     seed: int,
-    calls: CallsOf | None = None,
+    calls: Callable[[Question], QuestionCalls] | None = None,
     judge: Judged | None = None,
 ) -> list[Group]:
     """`section.episodes` episodes of every question, all at once, scored.
 
-    `calls`: where searches and the judge's replies are kept; none is made that is there. A `judge` needs it. A search
-    or a request to the judge that fails costs its question's group (`Group.failure`). Raises the judge's BudgetReached.
+    `calls`: a question's in the run's journal: no search or reply of the judge is made that is there. A `judge` needs
+    it. A search or a request to the judge that fails costs its question's group (`Group.failure`). Raises the judge's
+    BudgetReached.
     """
     size = section.episodes
     batcher = Batcher(sampling.generate, len(questions) * size)
     thinks = environment.profile.grammar.thinks
     players = [Player(number, batcher, sampling, thinks) for number in range(len(questions) * size)]
-    played: dict[int, Played] = {}
     failures: dict[int, str] = {}
 
     async def one(player: Player) -> None:
         try:
-            played[player.number] = await whole(player, questions[player.number // size])
+            player.played = await whole(player, questions[player.number // size])
         except RequestError as error:
             failures[player.number // size] = str(error)
             batcher.leave(player.number)
@@ -202,30 +198,21 @@ async def play(
         mine = replace(environment, retriever=kept.retriever(environment.retriever)) if kept else environment
         episode = await episode_of(rollout(mine, player, mine.start(question.question), seed=start))
         batcher.leave(player.number)
-        tokens = sum(len(turn.completion) for turn in player.turns)
-        done = Played(question, episode, environment.profile.grammar, tokens)
+        done = Played(question, episode, environment.profile.grammar, _tokens(player.turns))
         return await judge(done, kept, start) if judge and kept else done
 
     await for_each(players, one, at_once=len(players))
-    groups: list[Group] = []
-    for place, question in enumerate(questions):
-        mine = range(place * size, (place + 1) * size)
-        if place in failures:
-            groups.append(Group(question, failure=failures[place]))
-        else:
-            turns = [players[number].turns for number in mine]
-            groups.append(_group([played[number] for number in mine], turns, environment, sampling, section))
-    return groups
+    return [
+        Group(question, failure=failures[place])
+        if place in failures
+        else _group(players[place * size : (place + 1) * size], environment, sampling, section)
+        for place, question in enumerate(questions)
+    ]
 
 
-def _group(
-    played: list[Played],
-    turns: list[list[SampledStep]],
-    environment: Environment,
-    sampling: Sampling,
-    section: GrpoSection,
-) -> Group:
-    """The scored episodes of one question."""
+def _group(players: list[Player], environment: Environment, sampling: Sampling, section: GrpoSection) -> Group:
+    """The scored episodes of one question, which `players` played."""
+    played, turns = [each.played for each in players if each.played], [each.turns for each in players]
     question, episodes = played[0].question, [each.episode for each in played]
     scores = score(played, section.rewards)
     worth = advantages(scores.totals, section.scale)
@@ -253,14 +240,11 @@ def rows_of(groups: Sequence[Group]) -> list[StepRow]:
 
 
 def _worth(group: Group, grammar: Grammar, section: GrpoSection) -> list[list[float]]:
-    """The advantage of every turn of every episode: normalised by episode before it fans out over the turns.
-
-    Answers and refused completions have no gain of their own.
-    """
+    """Every turn's worth: its episode's advantage, normalised before it fans out, and its gain; answers have none."""
     whole = group.advantages or [0.0] * len(group.turns)
     gains = group.gains or [[] for _ in group.turns]
-    tokens = [sum(len(turn.completion) for turn in turns) for turns in group.turns]
-    usual = sum(tokens) / len(tokens)
+    tokens = [*map(_tokens, group.turns)]
+    usual = fmean(tokens)
     found: list[list[float]] = []
     for number, episode in enumerate(group.episodes):
         back = popped(episode.state.steps, grammar)
@@ -273,31 +257,32 @@ def _worth(group: Group, grammar: Grammar, section: GrpoSection) -> list[list[fl
     return found
 
 
+def _tokens(turns: Sequence[SampledStep]) -> int:
+    """How many were sampled."""
+    return sum(len(turn.completion) for turn in turns)
+
+
 def numbers_of(groups: Sequence[Group]) -> dict[str, float]:
     """What a step's episodes were like: means over them; each reward alone, over those of which it says something.
 
     Of groups that failed there is nothing but their share, which counts as dropped too.
     """
     episodes = [episode for group in groups for episode in group.episodes]
-
-    def mean(values: Iterable[float]) -> float:
-        return fmean(map(float, values))
-
     numbers = {
-        "groups_dropped": mean(group.dropped for group in groups),
-        "groups_failed": mean(group.failure is not None for group in groups),
+        "groups_dropped": fmean(group.dropped for group in groups),
+        "groups_failed": fmean(group.failure is not None for group in groups),
     }
     if not episodes:
         return numbers
     numbers |= {
-        "reward": mean(total for group in groups for total in group.totals),
-        "episodes/answered": mean(episode.prediction is not None for episode in episodes),
-        "episodes/steps": mean(len(episode.state.steps) for episode in episodes),
-        "episodes/searches": mean(len(episode.retrieved) for episode in episodes),
-        "episodes/tokens": mean(sum(len(turn.completion) for turn in each) for group in groups for each in group.turns),
+        "reward": fmean(total for group in groups for total in group.totals),
+        "episodes/answered": fmean(episode.prediction is not None for episode in episodes),
+        "episodes/steps": fmean(len(episode.state.steps) for episode in episodes),
+        "episodes/searches": fmean(len(episode.retrieved) for episode in episodes),
+        "episodes/tokens": fmean(_tokens(turns) for group in groups for turns in group.turns),
     }
     for name in {name: None for group in groups for name in group.terms}:
         told = [value for group in groups for value in group.terms.get(name, ()) if value is not None]
         if told:
-            numbers[f"rewards/{name}"] = mean(told)
+            numbers[f"rewards/{name}"] = fmean(told)
     return numbers

@@ -6,12 +6,15 @@ and counted against `budget.*` at `judge.price`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from steprag.agent.judge import STRICTNESS, Judge, claims_of, is_supported, is_useful, written_back
 from steprag.batch.journal import QuestionCalls
+from steprag.engines.models import embedded_encoder
+from steprag.engines.threads import one_load
 from steprag.policy.client import Model
 from steprag.policy.protocols import Policy
 from steprag.scores.gold import gold_of
@@ -22,8 +25,6 @@ JUDGED = frozenset({"judge", "faithfulness", "answer_relevancy"})
 """Rewards that no episode has without a judge."""
 APART = 100
 """Between the seeds of two things that the judge is asked of one episode."""
-Likeness = Callable[[str, Sequence[str]], list[float]]
-"""A text and others to the cosine of their vectors, -1 to 1."""
 
 
 def judged_terms(weights: Mapping[str, float], questions: list[Question]) -> frozenset[str]:
@@ -35,15 +36,17 @@ def judged_terms(weights: Mapping[str, float], questions: list[Question]) -> fro
 
 @dataclass(frozen=True)
 class EpisodeJudge:
-    """Asks for what `terms` need. `gold`: the score's prompt shows the golden answers. `questions`: so many are written
-    back from an answer.
-    """
+    """Asks for what `terms` need. `gold`: the score's prompt shows the golden answers."""
 
     model: Model
     terms: frozenset[str]
     gold: bool
-    likeness: Likeness
-    questions: int = STRICTNESS
+    greedy: bool
+
+    @property
+    def questions(self) -> int:
+        """How many are written back from an answer: of a greedy judge all are alike, and vLLM samples none."""
+        return 1 if self.greedy else STRICTNESS
 
     async def read(self, played: Played, calls: QuestionCalls, seed: int) -> Played:
         """The episode with what the judge says of it. Raises PolicyError and BudgetReached."""
@@ -60,35 +63,24 @@ class EpisodeJudge:
             played = replace(played, useful=await _useful(policy, played, answer, seed))
         if "answer_relevancy" in self.terms:
             back = await written_back(policy, answer, seed=seed, n=self.questions)
-            alike = self.likeness(played.question.question, [one.question for one in back]) if back else []
+            alike = likeness(played.question.question, [one.question for one in back]) if back else []
             played = replace(played, relevancy=relevancy_of(alike, [one.noncommittal for one in back]))
         return played
 
 
-def embedded_likeness() -> Likeness:
-    """Likeness by the embedded encoder (MiniLM), imported and loaded at the first call: most rewards need none."""
-    loaded: list[Any] = []
+@cache
+def _encoder() -> Any:
+    """The embedded encoder (MiniLM), imported and loaded at the first call: most rewards need none."""
+    from sentence_transformers import SentenceTransformer
 
-    def likeness(text: str, others: Sequence[str]) -> list[float]:
-        if not loaded:
-            from sentence_transformers import SentenceTransformer
-
-            from steprag.engines.models import embedded_encoder
-            from steprag.engines.threads import one_load
-
-            with one_load():
-                loaded.append(SentenceTransformer(str(embedded_encoder()), device="cpu", local_files_only=True))
-        vectors = loaded[0].encode([text, *others], normalize_embeddings=True, show_progress_bar=False)
-        return [float(vectors[0] @ other) for other in vectors[1:]]
-
-    return likeness
+    with one_load():
+        return SentenceTransformer(str(embedded_encoder()), device="cpu", local_files_only=True)
 
 
-def episode_judge(model: Model, terms: frozenset[str], *, gold: bool, greedy: bool) -> EpisodeJudge:
-    """The judge with the embedded encoder. A greedy one writes one question back: several would be the same, and vLLM
-    refuses to sample them.
-    """
-    return EpisodeJudge(model, terms, gold, embedded_likeness(), 1 if greedy else STRICTNESS)
+def likeness(text: str, others: Sequence[str]) -> list[float]:
+    """The cosine of a text's vector and those of others, -1 to 1."""
+    vectors = _encoder().encode([text, *others], normalize_embeddings=True, show_progress_bar=False)
+    return [float(vectors[0] @ other) for other in vectors[1:]]
 
 
 async def _supported(policy: Policy, played: Played, seed: int) -> tuple[bool, ...] | None:

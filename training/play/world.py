@@ -1,6 +1,4 @@
-"""What stage grpo plays in: questions, the agent's environment over an index, the judge, and a journal of all that is
-asked and searched.
-"""
+"""What stage grpo plays in: questions, environment, judge, and a journal of all that is asked and searched."""
 
 from __future__ import annotations
 
@@ -32,9 +30,8 @@ from steprag.runs.run import Run
 from steprag.types import Question
 from training.config import TrainConfig
 from training.play.episodes import APART, Group, Judged, Sampling, play
-from training.play.judging import episode_judge, judged_terms
+from training.play.judging import EpisodeJudge, judged_terms
 
-EPISODES = "episodes.jsonl"
 WINDOW = 8
 """Steps among whose questions more than half have to be played, or the run ends."""
 UNMOVED = 4
@@ -84,13 +81,8 @@ def _judge_identity(config: TrainConfig, questions: list[Question]) -> dict[str,
     terms = judged_terms(config.grpo.rewards, questions)
     if not terms:
         return None
-    read = {"verdicts": prompt_hash(VERDICTS_PROMPT)} if terms != {"judge"} else {}
-    return {
-        **model_identity(config.judge),
-        **config.judge.model_dump(include=SAMPLING),
-        "prompt": prompt_hash(),
-        **read,
-    }
+    identity = {**model_identity(config.judge), **config.judge.model_dump(include=SAMPLING), "prompt": prompt_hash()}
+    return identity | ({"verdicts": prompt_hash(VERDICTS_PROMPT)} if terms != {"judge"} else {})
 
 
 @dataclass
@@ -153,9 +145,7 @@ class GrpoStage:
         return self.runner.run(playing)
 
     def check(self, groups: Sequence[Group]) -> None:
-        """Raises TrainingError where more than half of the questions of the last `WINDOW` steps could not be played,
-        `FAILURES` or more.
-        """
+        """Raises TrainingError where over half of the last questions, `FAILURES` or more, could not be played."""
         self.recent.append([group.failure for group in groups])
         failures = [failure for step in self.recent for failure in step if failure is not None]
         asked = sum(map(len, self.recent))
@@ -166,16 +156,14 @@ class GrpoStage:
             )
 
     def note(self, step: int, groups: Sequence[Group]) -> None:
-        """Writes the episodes of a step down; says which questions could not be played, and early on that no group told
-        anything.
-        """
+        """Writes a step's episodes down; says which questions failed, and early that no group tells anything."""
         self.tally.add(groups)
         if step == UNMOVED and (told := self.tally.told):
             say(f"train: step {step}: {told}")
         for group in groups:
             if group.failure is not None:
                 say(f"train: step {step}: the episodes of question {group.question.id} are dropped: {group.failure}")
-        with LineJournal(self.run.path / EPISODES) as journal:
+        with LineJournal(self.run.path / "episodes.jsonl") as journal:
             for group in groups:
                 for line in _lines(step, group):
                     journal.append(line)
@@ -211,14 +199,11 @@ def staged(world: World, config: TrainConfig, run: Run) -> Iterator[GrpoStage]:
             if terms:
                 asked = config.judge.model_copy(update={"max_tokens": max(config.judge.max_tokens, TOKENS)})
                 model = runner.run(stack.enter_async_context(open_model(asked, VerdictFormat())))
-                greedy = config.judge.temperature == 0
-                judge = episode_judge(model, terms, gold=config.grpo.judge_gold, greedy=greedy).read
+                judge = EpisodeJudge(model, terms, config.grpo.judge_gold, greedy=config.judge.temperature == 0).read
             spending = Spending(config.budget.share(process, config.workers), {"judge": config.judge.cost})
             journal = runner.run(stack.enter_async_context(Journal(file, spending)))
-            try:
-                yield GrpoStage(world, config, run, runner, journal, judge)
-            finally:
-                if terms:
-                    run.set(spent=spending.summary())
+            if terms:
+                stack.callback(lambda: run.set(spent=spending.summary()))
+            yield GrpoStage(world, config, run, runner, journal, judge)
         finally:
             runner.run(stack.aclose())

@@ -1,6 +1,4 @@
-"""What the TRL trainers share: arguments, order of rows, quiet, progress, checkpoints, and a cheaper LM head on CPUs.
-
-This module, `sft`, `dpo` and `grpo` import torch and TRL at their top, because they define trainer classes;
+"""What the TRL trainers share. They and this module import torch and TRL at their top, for they define trainer classes;
 `training.train` imports them once the data are checked.
 """
 
@@ -89,12 +87,12 @@ TRIM_STEPS = 16
 class Watch(TrainerCallback):
     """Notes what the trainer logs in the run's metrics, moves the bar, and ends the loop when its time is over."""
 
+    _bar: Progress
+    _start: float
+
     def __init__(self, run: Run, config: TrainConfig) -> None:
         self._run, self._config = run, config
-        self._bar: Progress | None = None
-        self._start = time.monotonic()
-        self.out_of_time = False
-        self.seconds = 0.0
+        self.out_of_time, self.seconds = False, 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Opens the bar, at the step of the checkpoint that training goes on from."""
@@ -111,8 +109,7 @@ class Watch(TrainerCallback):
         """Moves the bar; asks the trainer to stop where `minutes` are over."""
         told = "reward" if self._config.stage == "grpo" else "loss"
         last = next((entry[told] for entry in reversed(state.log_history) if told in entry), None)
-        if self._bar:
-            self._bar.advance(notes="" if last is None else f"{told} {last:.4f}")
+        self._bar.advance(notes="" if last is None else f"{told} {last:.4f}")
         if state.global_step % TRIM_STEPS == 0:
             return_freed_memory()
         self.seconds = time.monotonic() - self._start
@@ -125,14 +122,14 @@ class Watch(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Closes the bar; what the next stage needs of memory is free."""
-        if self._bar:
-            self._bar.__exit__(None, None, None)
+        self._bar.__exit__(None, None, None)
         return_freed_memory()
 
 
-def run_trainer(trainer: Trainer, job: Job) -> Outcome:
+def run_trainer(trainer: Refreezing, job: Job) -> Outcome:
     """Trains, from the last checkpoint if there is one, scores the held-out rows, and says how it went."""
     watch = Watch(job.run, job.config)
+    trainer.layers = job.config.lora.layers
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(watch)
@@ -182,13 +179,12 @@ def completion_only_head() -> Iterator[None]:
     away: for prompts of 220 tokens and 49,152 words, a third of the step. Loss and gradients are the same. A later TRL
     that lacks the switch trains as it does, slower at worst.
     """
-    switch = "_use_triton"
-    saved = getattr(trl.trainer.utils, switch, None)
-    if saved is None:
-        yield
-        return
-    setattr(trl.trainer.utils, switch, lambda device: True)
+    utils: Any = trl.trainer.utils
+    saved = getattr(utils, "_use_triton", None)
+    if saved is not None:
+        utils._use_triton = lambda device: True
     try:
         yield
     finally:
-        setattr(trl.trainer.utils, switch, saved)
+        if saved is not None:
+            utils._use_triton = saved

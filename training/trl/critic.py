@@ -46,7 +46,6 @@ def train(job: Job) -> Outcome:
         data_collator=DataCollatorWithPadding(job.tokenizer),
         compute_metrics=partial(measures, job.held_out),
     )
-    trainer.layers = job.config.lora.layers
     outcome = run_trainer(trainer, job)
     save(critic, job)
     return outcome
@@ -54,9 +53,8 @@ def train(job: Job) -> Outcome:
 
 def as_dataset(rows: list[TokenRow]) -> Dataset:
     """Columns `input_ids` and `labels`, the value as a list of one."""
-    return Dataset.from_list(
-        [{"input_ids": step_ids(row.prompt, row.completions[0]), "labels": [row.value]} for row in rows]
-    )
+    ids = [step_ids(row.prompt, row.completions[0]) for row in rows]
+    return Dataset.from_dict({"input_ids": ids, "labels": [[row.value] for row in rows]})
 
 
 def measures(rows: list[TokenRow], found: EvalPrediction) -> dict[str, float]:

@@ -23,7 +23,6 @@ from training.rows import TokenRow, order_for
 from training.trl.common import REFERENCE, Refreezing, common_arguments, completion_only_head, run_trainer, save
 from training.trl.shared_prefix import sharing_if_asked
 
-REFERENCE_COLUMNS = "ref_chosen_logps", "ref_rejected_logps"
 SMOOTHING = "label_smoothing"
 """Column and batch key: the chance, of each pair, that its preference is the other way round."""
 
@@ -47,7 +46,7 @@ class StepDPOTrainer(Refreezing, DPOTrainer):
                 pair = self.compute_ref_log_probs(self.ref_model or self.model, batch)
                 scored.append([part.cpu() for part in self.accelerator.gather_for_metrics(pair)])
                 bar.advance(len(scored[-1][0]))
-        for column, parts in zip(REFERENCE_COLUMNS, zip(*scored, strict=True), strict=True):
+        for column, parts in zip(("ref_chosen_logps", "ref_rejected_logps"), zip(*scored, strict=True), strict=True):
             dataset = dataset.add_column(column, torch.cat(parts).tolist())  # pyright: ignore[reportCallIssue]
         return dataset
 
@@ -108,7 +107,6 @@ def build(policy: Any, job: Job) -> StepDPOTrainer:
         processing_class=job.tokenizer,
     )
     trainer.data_collator = smoothed(trainer.data_collator)
-    trainer.layers = config.lora.layers
     if REFERENCE in getattr(policy, "peft_config", {}):
         policy.delete_adapter(REFERENCE)  # scored; kept, it would go into every checkpoint
     freeze_below(policy, config.lora.layers)  # adding that adapter made every block trainable
@@ -127,14 +125,12 @@ def losses(section: DpoSection) -> dict[str, Any]:
 
 def as_dataset(rows: list[TokenRow], smoothing: bool = False) -> Dataset:
     """Columns `prompt_ids`, `chosen_ids`, `rejected_ids`; with `smoothing`, where a row has some, `label_smoothing`."""
-    smoothing = smoothing and any(row.smoothing for row in rows)
-    return Dataset.from_list([_columns(row, smoothing) for row in rows])
-
-
-def _columns(row: TokenRow, smoothing: bool) -> dict[str, Any]:
-    chosen, rejected = row.completions
-    ids = {"prompt_ids": row.prompt, "chosen_ids": chosen, "rejected_ids": rejected}
-    return {**ids, SMOOTHING: row.smoothing or 0.0} if smoothing else ids
+    chosen, rejected = zip(*(row.completions for row in rows), strict=True)
+    prompts = [row.prompt for row in rows]
+    columns: dict[str, Any] = {"prompt_ids": prompts, "chosen_ids": chosen, "rejected_ids": rejected}
+    if smoothing and any(row.smoothing for row in rows):
+        columns[SMOOTHING] = [row.smoothing or 0.0 for row in rows]
+    return Dataset.from_dict(columns)
 
 
 def smoothed(collate: Callable[[list[Any]], dict[str, Any]]) -> Callable[[list[Any]], dict[str, Any]]:

@@ -78,9 +78,7 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         return self.stage.play(numbers, how, self.state.global_step, self.accelerator.process_index)
 
     def batch(self, rows: Sequence[StepRow], learnt: int) -> dict[str, torch.Tensor]:
-        """TRL's columns for some rows of a step with `learnt` sampled tokens in all: prompts end, completions begin,
-        in the same column.
-        """
+        """TRL's columns of rows; `learnt`: tokens sampled in the step. Prompts end, completions begin in one column."""
         prompts, prompt_mask = padded([row.prompt for row in rows], self.fill, "left")
         completions, completion_mask = padded([row.completion for row in rows], self.fill, "right")
         return {
@@ -112,15 +110,8 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
     def sample(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
         """Completions of a batch of prompts, from the weights as they stand, each up to the token that ends it."""
         section = self.stage.config.grpo
-        how = {
-            "do_sample": True,
-            "temperature": section.temperature,
-            "top_k": 0,
-            "top_p": 1.0,
-            "max_new_tokens": section.max_tokens,
-            "eos_token_id": self.eos_token_ids,
-            "pad_token_id": self.fill,
-        }
+        how: dict[str, Any] = {"do_sample": True, "temperature": section.temperature, "top_k": 0, "top_p": 1.0}
+        how |= {"max_new_tokens": section.max_tokens, "eos_token_id": self.eos_token_ids, "pad_token_id": self.fill}
         ids, mask = (part.to(self.accelerator.device) for part in padded(prompts, self.fill, "left"))
         self.model.eval()  # pyright: ignore
         with (
@@ -229,7 +220,7 @@ def build(policy: Any, stage: GrpoStage, job: Job) -> EpisodeGRPOTrainer:
         train_dataset=Dataset.from_list([{"prompt": "", "number": number} for number in order]),
         processing_class=job.tokenizer,
     )
-    trainer.stage, trainer.layers = stage, config.lora.layers
+    trainer.stage = stage
     trainer.eos_token_ids = sorted(turn_stops(job.tokenizer).union(trainer.eos_token_ids))
     for name, weight in policy.named_parameters():
         if f".{REFERENCE}." in name:

@@ -22,14 +22,11 @@ def train(job: Job) -> Outcome:
     policy = load_policy(job.files, job.config)
     trainer = StepSFTTrainer(
         model=policy,
-        args=SFTConfig(
-            **common_arguments(job.config, job.checkpoints), max_length=None
-        ),  # what is too long was left out
+        args=SFTConfig(**common_arguments(job.config, job.checkpoints), max_length=None),  # what is too long is out
         train_dataset=as_dataset(job.rows).select(order_for(job.config, job.rows)),
         eval_dataset=as_dataset(job.held_out) if job.held_out else None,
         processing_class=job.tokenizer,
     )
-    trainer.layers = job.config.lora.layers
     with sharing_if_asked(policy, job.config):
         outcome = run_trainer(trainer, job)
     save(policy, job)
@@ -38,8 +35,6 @@ def train(job: Job) -> Outcome:
 
 def as_dataset(rows: list[TokenRow]) -> Dataset:
     """Columns `input_ids` and `labels`, the labels -100 over the prompt."""
-    return Dataset.from_list([_columns(row.prompt, row.completions[0]) for row in rows])
-
-
-def _columns(prompt: list[int], completion: list[int]) -> dict[str, list[int]]:
-    return {"input_ids": prompt + completion, "labels": [-100] * len(prompt) + completion}
+    ids = [row.prompt + row.completions[0] for row in rows]
+    labels = [[-100] * len(row.prompt) + row.completions[0] for row in rows]
+    return Dataset.from_dict({"input_ids": ids, "labels": labels})

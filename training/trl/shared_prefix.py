@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from os.path import commonprefix
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ class PackedRow:
     paths: dict[int, list[int]] = field(default_factory=dict)
 
 
-def pack(sequences: Sequence[Sequence[int]], budget: int) -> list[PackedRow]:
+def pack(sequences: Sequence[list[int]], budget: int) -> list[PackedRow]:
     """The sequences as trees of at most `budget` tokens, as far as that splits no tree.
 
     In sorted order a sequence shares most with the one before it. It joins that one's row where it shares half of
@@ -38,10 +39,10 @@ def pack(sequences: Sequence[Sequence[int]], budget: int) -> list[PackedRow]:
     """
     rows: list[PackedRow] = []
     path: list[int] = []
-    before: Sequence[int] = ()
-    for number in sorted(range(len(sequences)), key=lambda i: tuple(sequences[i])):
+    before: list[int] = []
+    for number in sorted(range(len(sequences)), key=sequences.__getitem__):
         sequence = sequences[number]
-        shared = _common(before, sequence)
+        shared = len(commonprefix([before, sequence]))
         added = len(sequence) - shared
         if not rows or (2 * shared < len(sequence) and len(rows[-1].tokens) + added > budget):
             rows.append(PackedRow())
@@ -53,16 +54,6 @@ def pack(sequences: Sequence[Sequence[int]], budget: int) -> list[PackedRow]:
         row.paths[number] = path
         before = sequence
     return rows
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences begin with together."""
-    length = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        length += 1
-    return length
 
 
 def tree_mask(rows: Sequence[PackedRow], width: int) -> torch.Tensor:
