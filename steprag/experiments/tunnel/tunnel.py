@@ -19,7 +19,6 @@ from typing import Any
 
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, quoted
 from steprag.experiments.tunnel import arms as known
@@ -184,7 +183,3 @@ def function_of(given: argparse.Namespace, option: str) -> Callable[..., Any] | 
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` would find it
     return function_at(place, f"--{option}")
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))
