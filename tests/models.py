@@ -84,6 +84,14 @@ def make_gemma3(folder: Path) -> Path:
     return folder
 
 
+def edited(folder: Path, into: Path, **changes: Any) -> Path:
+    """A copy of a folder of an adapter or model with another configuration."""
+    shutil.copytree(folder, into)
+    file = next(into / name for name in ("adapter_config.json", "config.json") if (into / name).is_file())
+    write_json(file, {**read_json(file), **changes})
+    return into
+
+
 def make_encoder(folder: Path, seed: int) -> Path:
     """A real sentence-transformers folder: one random BERT layer, CLS pooling, and a query prompt."""
     import torch

@@ -41,7 +41,7 @@ from steprag.policy.protocols import Policy
 from steprag.policy.requests import OutputFormat
 from steprag.types import Message, Sample
 from tests.fakes import descendants, wait_for
-from tests.models import TEMPLATE, make_tokenizer
+from tests.models import TEMPLATE, edited, make_tokenizer
 
 ROOT = Path(__file__).parent.parent
 MESSAGES = [
@@ -85,14 +85,6 @@ def add_adapter(model: Any, folder: Path, spread: float, **config: Any) -> Any:
     return adapted
 
 
-def edited(folder: Path, into: Path, **changes: Any) -> Path:
-    """A copy of a folder of an adapter or model with another configuration."""
-    shutil.copytree(folder, into)
-    file = next(into / name for name in ("adapter_config.json", "config.json") if (into / name).is_file())
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-    return into
-
-
 # --- finding -------------------------------------------------------------------------------------------------------
 
 
@@ -117,6 +109,11 @@ def test_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_dir() == Path("/own")
 
 
+def value(argv: list[str], option: str) -> str:
+    """What stands behind an option of a command line."""
+    return argv[argv.index(option) + 1]
+
+
 def test_folder_hub_id_and_adapter(tiny: Path, tmp_path: Path) -> None:
     assert resolve_model(tiny / "base").hf == tiny / "base"
     assert resolve_model("Qwen/Qwen2.5-7B-Instruct").hub == "Qwen/Qwen2.5-7B-Instruct"
@@ -131,13 +128,9 @@ def test_what_is_not_there_or_not_safe_is_refused(tiny: Path, tmp_path: Path) ->
     pickled = edited(tiny / "adapter", tmp_path / "pickled", base_model_name_or_path=EMBEDDED)
     (pickled / "adapter_model.safetensors").rename(pickled / "adapter_model.bin")
     for given, problem in (
-        (("missing.gguf",), "no GGUF file"),
-        (("no-such-model",), "no model at"),
-        ((tmp_path,), "no model folder"),
-        ((EMBEDDED, tmp_path), "no adapter"),
-        ((pickled,), "pickled"),
-        ((EMBEDDED, tiny / "adapter"), "width 32"),
-    ):
+        (("missing.gguf",), "no GGUF file"), (("no-such-model",), "no model at"), ((tmp_path,), "no model folder"),
+        ((EMBEDDED, tmp_path), "no adapter"), ((pickled,), "pickled"), ((EMBEDDED, tiny / "adapter"), "width 32"),
+    ):  # fmt: skip
         with pytest.raises(ConfigError, match=problem):
             resolve_model(*given)
 
@@ -254,11 +247,8 @@ def test_merged_weights_of_a_hub_base_are_those_of_its_newest_commit(
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize(("change", "reason"), [
-    ({"use_dora": True}, "DoRA"),
-    ({"bias": "all"}, "biases"),
-    ({"modules_to_save": ["lm_head"]}, "whole modules"),
-    ({"peft_type": "IA3"}, "IA3"),
-    ({"rank_pattern": {"q_proj": 2}}, "differ"),
+    ({"use_dora": True}, "DoRA"), ({"bias": "all"}, "biases"), ({"modules_to_save": ["lm_head"]}, "whole modules"),
+    ({"peft_type": "IA3"}, "IA3"), ({"rank_pattern": {"q_proj": 2}}, "differ"),
     ({"init_lora_weights": "pissa"}, "initialisation"),
 ])  # fmt: skip
 def test_what_gguf_cannot_say_is_refused(tiny: Path, tmp_path: Path, change: dict[str, Any], reason: str) -> None:
@@ -311,8 +301,8 @@ def test_vllm_command_names_base_and_adapter(tiny: Path, tmp_path: Path, monkeyp
     ends = Path(shutil.copytree(tiny / "adapter", tmp_path / "rate=1, late"))  # what a run may be called
     (ends / "generation_config.json").write_text('{"eos_token_id": [2, 1]}')
     built = command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(ends)))
-    assert built.argv[built.argv.index("--generation-config") + 1] == str(ends)
-    assert json.loads(built.argv[built.argv.index("--lora-modules") + 1]) == {"name": built.model, "path": str(ends)}
+    assert value(built.argv, "--generation-config") == str(ends)
+    assert json.loads(value(built.argv, "--lora-modules")) == {"name": built.model, "path": str(ends)}
     (tiny.parent / "a.gguf").touch()
     with pytest.raises(ConfigError, match="vLLM loads no GGUF adapter; give the PEFT folder"):
         command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(tiny.parent / "a.gguf")))
@@ -334,11 +324,10 @@ def test_vllm_is_told_that_it_runs_on_a_cpu_and_serves_base_and_adapter_as_one(
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: features)
     base = speaking(tiny / "base", tmp_path / "base")
     built = command(EngineSpec("vllm", model=str(base), adapter=str(tiny / "adapter"), threads=3))
-    assert built.argv[built.argv.index("--dtype") + 1] == dtype
-    assert Path(built.argv[built.argv.index("serve") + 1]).parent == cache / "merged"
-    assert built.argv[built.argv.index("--served-model-name") + 1] == built.model == "base+adapter"
-    alone = command(EngineSpec("vllm", model=str(base))).argv
-    assert alone[alone.index("serve") + 1] == str(base)
+    assert value(built.argv, "--dtype") == dtype
+    assert Path(value(built.argv, "serve")).parent == cache / "merged"
+    assert value(built.argv, "--served-model-name") == built.model == "base+adapter"
+    assert value(command(EngineSpec("vllm", model=str(base))).argv, "serve") == str(base)
     assert {"--enable-lora", "--no-enable-chunked-prefill"} & set(built.argv) == {"--no-enable-chunked-prefill"}
     assert built.env == {
         "VLLM_CPU_KVCACHE_SPACE": "9", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",

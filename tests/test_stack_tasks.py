@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -55,11 +54,8 @@ def test_every_part_of_a_ledger_stands_in_its_passage_and_the_decoys_of_a_fork_i
 
 def test_what_is_asked_in_a_split_is_asked_in_no_other() -> None:
     def asked(*names: str) -> set[str]:
-        rows = set[str]()
-        for one in (one for name in names for one in questions(name)):
-            gold = one.metadata["supporting_ids"]
-            rows |= {gold[-1]} if "decoys" in one.metadata else set(gold)
-        return rows
+        told = [one.metadata for name in names for one in questions(name)]
+        return {row for one in told for row in one["supporting_ids"][-1 if "decoys" in one else 0 :]}
 
     splits = [asked("worked.train"), asked("ledger.dev", "forks.dev", "worked.dev"), asked("ledger.test", "forks.test")]
     assert all(splits)
@@ -134,19 +130,17 @@ def policy(prompt: str, draw: int) -> str:
 def worked(tmp_path: Path, world_index: Path) -> Path:
     """Worked steps over a small world: two readings to keep, two to take back."""
 
-    def episode(name: str, asked: str, *then: tuple[str, str]) -> WorkedEpisode:
-        steps = [WorkedStep("search", f"<search> {asked} </search>")]
-        steps += [WorkedStep(action, f"<{action}> {text} </{action}>") for action, text in then]
-        return WorkedEpisode(name, asked, ("x",), (*steps, WorkedStep("answer", "<answer> x </answer>")))
+    def episode(name: str, asked: str, action: str, said: str) -> WorkedEpisode:
+        steps = (("search", asked), (action, said), ("answer", "x"))
+        return WorkedEpisode(name, asked, ("x",), tuple(WorkedStep(a, f"<{a}> {text} </{a}>") for a, text in steps))
 
     write_records(tmp_path / "episodes.jsonl", [
-        episode("a", "money of Albania", ("summary", "lek")),
-        episode("b", "prose of Peru", ("summary", "sol")),
-        episode("c", "capital of Peru", ("backtrack", "not it")),
-        episode("d", "capital of Albania", ("backtrack", "not it")),
+        episode("a", "money of Albania", "summary", "lek"), episode("b", "prose of Peru", "summary", "sol"),
+        episode("c", "capital of Peru", "backtrack", "not it"),
+        episode("d", "capital of Albania", "backtrack", "not it"),
     ])  # fmt: skip
     corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text(json.dumps({"id": "0", "title": "t", "text": "x"}) + "\n")
+    write_records(corpus, [Passage("0", "t", "x")])
     keys = ["--prompt.profile", "stack", "--episode.depth", "9", "--episode.top_k", "1"]
     files = ["--episodes", str(tmp_path / "episodes.jsonl"), "--corpus", str(corpus), "--index", str(world_index)]
     assert main(["worked", *files, *keys, "--out", str(tmp_path / "worked")]) == 0
