@@ -45,8 +45,8 @@ from tests.models import TEMPLATE, edited, make_tokenizer
 
 ROOT = Path(__file__).parent.parent
 MESSAGES = [
-    {"role": "system", "content": "You are a helpful assistant."},
-    {"role": "user", "content": "Name three animals that live in the sea, and where."},
+    Message(role="system", content="You are a helpful assistant."),
+    Message(role="user", content="Name three animals that live in the sea, and where."),
 ]
 
 
@@ -83,9 +83,6 @@ def add_adapter(model: Any, folder: Path, spread: float, **config: Any) -> Any:
             torch.nn.init.normal_(parameter, std=spread)
     adapted.save_pretrained(folder)
     return adapted
-
-
-# --- finding -------------------------------------------------------------------------------------------------------
 
 
 def test_import_needs_nothing_heavy() -> None:
@@ -133,9 +130,6 @@ def test_what_is_not_there_or_not_safe_is_refused(tiny: Path, tmp_path: Path) ->
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=problem):
             resolve_model(*given)
-
-
-# --- converting ----------------------------------------------------------------------------------------------------
 
 
 HALVES = [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]
@@ -256,9 +250,6 @@ def test_what_gguf_cannot_say_is_refused(tiny: Path, tmp_path: Path, change: dic
         gguf_adapter(edited(tiny / "adapter", tmp_path / "a", **change))
 
 
-# --- refusing to start ---------------------------------------------------------------------------------------------
-
-
 def test_beyond_this_machine_only_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="needs a key"):
         check_reachable(EngineSpec(host="0.0.0.0"))
@@ -343,9 +334,6 @@ def test_an_engine_that_dies_says_why(tmp_path: Path, cache: Path) -> None:
     assert len(list((cache / "logs").iterdir())) == 1
 
 
-# --- the real model ------------------------------------------------------------------------------------------------
-
-
 def post(endpoint: Endpoint, path: str, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     request = urllib.request.Request(endpoint.base_url + path, json.dumps(body).encode(), headers)
@@ -381,9 +369,8 @@ def deviations(model: Any, weights: Path, answer: list[dict[str, Any]]) -> list[
     import torch
     from transformers import AutoTokenizer
 
-    prompt = AutoTokenizer.from_pretrained(weights).apply_chat_template(
-        MESSAGES, add_generation_prompt=True, return_dict=True
-    )["input_ids"]
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=True)["input_ids"]
     ids = [token["id"] for token in answer]
     with torch.no_grad():
         logs = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
@@ -423,26 +410,22 @@ TEXTS = [
 def test_tokens_and_prompts_equal_those_of_llamacpp(weights: Path, embedded: Endpoint) -> None:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(weights)
+    tokenizer, root = AutoTokenizer.from_pretrained(weights), Endpoint(embedded.base_url[:-3], "", "")
     for text in TEXTS:
         asked = {"content": text, "parse_special": True, "add_special": False}
         ids = tokenizer(text, add_special_tokens=False).input_ids
-        assert post(Endpoint(embedded.base_url[:-3], "", ""), "/tokenize", asked)["tokens"] == ids
+        assert post(root, "/tokenize", asked)["tokens"] == ids
         assert tokenizer.decode(ids) == text
-    for text in TEXTS:
         turns = [*MESSAGES, {"role": "assistant", "content": text}, {"role": "user", "content": text}]
         for messages in (turns[:2], [turns[0], turns[3]], turns):
-            prompt = post(Endpoint(embedded.base_url[:-3], "", ""), "/apply-template", {"messages": messages})
             rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            assert prompt["prompt"] == rendered
+            assert post(root, "/apply-template", {"messages": messages})["prompt"] == rendered
 
 
 def sampled(
-    opened: AbstractAsyncContextManager[Policy],
-    messages: tuple[Message, ...],
-    allowed: tuple[str, ...] = ("answer",),
-    n: int = 1,
-) -> Sample:
+    opened: AbstractAsyncContextManager[Policy], messages: tuple[Message, ...],
+    allowed: tuple[str, ...] = ("answer",), n: int = 1,
+) -> Sample:  # fmt: skip
     """What a policy says once it is open."""
 
     async def ask() -> Sample:
@@ -457,9 +440,8 @@ def test_tokens_of_every_completion_are_counted(embedded: Endpoint, weights: Pat
     """llama.cpp reports those of the first alone; ours is an estimate, within a fifth of the tokenizer's count."""
     from transformers import AutoTokenizer
 
-    messages = tuple(Message(role=message["role"], content=message["content"]) for message in MESSAGES)
     config = PolicyConfig(temperature=1.0, max_tokens=40, constrained=False)
-    sample = sampled(OpenAIPolicy(config, embedded.base_url, embedded.model, TRANSCRIPT), messages, n=4)
+    sample = sampled(OpenAIPolicy(config, embedded.base_url, embedded.model, TRANSCRIPT), tuple(MESSAGES), n=4)
     tokenizer = AutoTokenizer.from_pretrained(weights)
     counted = sum(len(tokenizer(one.text, add_special_tokens=False).input_ids) for one in sample.completions)
     assert sample.usage.completion_tokens == pytest.approx(counted, rel=0.2)
@@ -615,9 +597,8 @@ def test_vllm_constrains_every_grammar_and_says_what_it_had_cached(vllm: Endpoin
     messages = (Message(role="user", content="What do the passages say? " * 12),)
 
     def opened(grammar: OutputFormat, tokens: int) -> OpenAIPolicy:
-        return OpenAIPolicy(
-            PolicyConfig(engine="vllm", max_tokens=tokens, timeout=900), vllm.base_url, vllm.model, grammar
-        )
+        config = PolicyConfig(engine="vllm", max_tokens=tokens, timeout=900)
+        return OpenAIPolicy(config, vllm.base_url, vllm.model, grammar)
 
     step = sampled(opened(TRANSCRIPT, 40), messages, ("evidence",), n=2)
     assert len(step.completions) == 2

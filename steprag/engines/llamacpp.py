@@ -58,7 +58,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _params(xllamacpp: Any, args: argparse.Namespace) -> Any:
-    """llama.cpp's parameters."""
     params = xllamacpp.CommonParams()
     params.model.path = args.model
     params.model_alias = {args.alias}

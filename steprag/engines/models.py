@@ -207,7 +207,7 @@ def _is_embedded(name: str) -> bool:
 
 def _base(name: str, path: Path) -> ModelFiles:
     if name.lower() in _EMBEDDED_NAMES:
-        return ModelFiles(EMBEDDED, gguf=embedded_gguf())
+        return ModelFiles(EMBEDDED, gguf=embedded_gguf().resolve())
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ConfigError(f"no GGUF file at {path}")

@@ -32,14 +32,7 @@ from steprag.engines.models import (
     sha256_of,
     weights_hash,
 )
-from steprag.engines.pretrained import (
-    MODEL_FILES,
-    TOKENIZER_FILES,
-    copy_tokenizer,
-    fetched,
-    from_pretrained,
-    loading,
-)
+from steprag.engines.pretrained import MODEL_FILES, TOKENIZER_FILES, copy_tokenizer, fetched, from_pretrained, loading
 from steprag.engines.templates import KWARGS
 from steprag.engines.threads import fast_dtype, one_load
 from steprag.engines.tokens import write_stops
