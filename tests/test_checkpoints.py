@@ -20,9 +20,8 @@ from steprag.engines.models import hub_revision, resolve_model
 from steprag.engines.pretrained import from_pretrained
 from steprag.engines.weights import load_tokenizer, transformers_folder
 from steprag.errors import ConfigError
-from steprag.records.jsonl import read_json, write_json, write_records
+from steprag.records.jsonl import read_json, write_json
 from steprag.runs.run import read_manifest
-from steprag.types import Question
 from tests.fakes import chat_reply, options, serve
 from tests.models import edited
 from tests.training_parts import train
@@ -30,12 +29,6 @@ from training.config import LoraSection, TrainConfig
 from training.model import check_adapter, check_tokenizer, save_policy
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-@pytest.fixture
-def questions(tmp_path: Path) -> Path:
-    write_records(tmp_path / "questions.jsonl", [Question("q", "Which town?", ("Lima",))])
-    return tmp_path / "questions.jsonl"
 
 
 def with_prompt(checkpoint: Path, into: Path, prompt: object, **changes: object) -> Path:

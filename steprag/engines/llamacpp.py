@@ -1,7 +1,7 @@
 """The embedded engine as a process: llama.cpp's own HTTP server, inside the wheel `xllamacpp`.
 
 `python -m steprag.engines.llamacpp --model M.gguf …` loads, writes one line `{"url": …}` to standard output and serves
-until its standard input closes (see `child`). A process of its own, because a crash in native code, its threads
+until its standard input closes (see `outlive_guard`). A process of its own, because a crash in native code, its threads
 and its memory must not be those of a search or a trainer.
 """
 

@@ -25,7 +25,7 @@ from steprag.net.hosts import is_loopback
 from steprag.records.json_text import decoded
 
 _STARTUP_SECONDS = {"llamacpp": 120.0, "transformers": 300.0, "vllm": 1800.0}
-_STOP_SECONDS = 8.0  # more than the guard in `child` takes to end a stubborn command
+_STOP_SECONDS = 8.0  # more than the guard takes to end a stubborn command
 _LOG_NUMBERS = itertools.count(1)
 
 
@@ -89,7 +89,7 @@ def check_reachable(spec: EngineSpec) -> None:
 def _start(command: EngineCommand, log_path: Path) -> subprocess.Popen[bytes]:
     with log_path.open("wb") as log:
         # A session of its own: Ctrl-C reaches the parent alone, which then stops the engine in order, and the
-        # whole group can be killed. Standard input is the pipe that tells the child of our end (see `child`).
+        # whole group can be killed. Standard input is the pipe that tells the child of our end (see `outlive_guard`).
         return subprocess.Popen(
             command.argv,
             stdin=subprocess.PIPE,
