@@ -4,6 +4,7 @@ endpoint.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
@@ -16,7 +17,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from steprag.types import Completion, Message, Passage, Sample, Usage
+from steprag.agent.environment import Environment
+from steprag.agent.rollout import episode_of, rollout
+from steprag.policy.protocols import Policy
+from steprag.types import Completion, Episode, Message, Passage, Sample, State, Usage
 
 WORLD = (
     Passage("0", "Tirana", "Tirana is the capital of Albania. It has 418,495 inhabitants."),
@@ -112,6 +116,20 @@ class ScriptedPolicy:
         rng = random.Random(f"{seed}")
         texts = [self.script(messages[-1]["content"], rng.randrange(1000)) for _ in range(n)]
         return Sample(tuple(Completion(text, "stop") for text in texts), Usage(1, len(messages[-1]["content"]), n, 0))
+
+
+def played(world: Environment, policy: Policy, question: str = QUESTION, seed: int = 1, **more: Any) -> Episode:
+    """A whole episode; `more` as for `rollout`."""
+    return asyncio.run(episode_of(rollout(world, policy, world.start(question), seed=seed, **more)))
+
+
+def states(world: Environment, *completions: str, question: str = QUESTION) -> list[State]:
+    """The states of an episode that takes these steps, from the first."""
+    found = [world.start(question)]
+    for text in completions:
+        step = world.parse(found[-1], Completion(text, "stop"))
+        found.append(asyncio.run(world.apply(found[-1], step)))
+    return found
 
 
 def logprobs_of(messages: Sequence[Message], text: str) -> list[float]:

@@ -14,8 +14,6 @@ TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-
-
 CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
@@ -38,9 +36,8 @@ def make_tokenizer(
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template, **named)
     fast.save_pretrained(folder)
     # What transformers 5 saves names a class that version 4 does not know; published models name one that both do.
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings = {**settings, "tokenizer_class": "PreTrainedTokenizerFast"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    settings = read_json(folder / "tokenizer_config.json")
+    write_json(folder / "tokenizer_config.json", settings | {"tokenizer_class": "PreTrainedTokenizerFast"})
     return fast
 
 
@@ -78,10 +75,17 @@ def make_gemma3(folder: Path) -> Path:
     text = {**common, "num_hidden_layers": 2, "num_key_value_heads": 1, "head_dim": 16, "vocab_size": words}
     vision = {**common, "num_hidden_layers": 3, "image_size": 28, "patch_size": 14}
     tokens = {"image_token_index": 3, "boi_token_index": 4, "eoi_token_index": 5, "mm_tokens_per_image": 4}
-    Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision, **tokens)).save_pretrained(
-        folder
-    )
+    config = Gemma3Config(text_config=text, vision_config=vision, **tokens)
+    Gemma3ForConditionalGeneration(config).save_pretrained(folder)
     return folder
+
+
+def edited(folder: Path, into: Path, **changes: Any) -> Path:
+    """A copy of a folder of an adapter or model with another configuration."""
+    shutil.copytree(folder, into)
+    file = next(into / name for name in ("adapter_config.json", "config.json") if (into / name).is_file())
+    write_json(file, {**read_json(file), **changes})
+    return into
 
 
 def make_encoder(folder: Path, seed: int) -> Path:
@@ -99,16 +103,8 @@ def make_encoder(folder: Path, seed: int) -> Path:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *("##" + c for c in letters)]
     (plain / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     BertTokenizerFast(vocab={word: i for i, word in enumerate(words)}).save_pretrained(plain)
-    BertModel(
-        BertConfig(
-            vocab_size=len(words),
-            hidden_size=16,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            intermediate_size=32,
-            max_position_embeddings=128,
-        )
-    ).save_pretrained(plain)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    BertModel(BertConfig(vocab_size=len(words), max_position_embeddings=128, **sizes)).save_pretrained(plain)
     modules = [Transformer(str(plain), max_seq_length=64), Pooling(16, pooling_mode="cls"), Normalize()]
     SentenceTransformer(modules=modules, prompts={"query": "find: "}, device="cpu").save(str(folder / "encoder"))
     return folder / "encoder"

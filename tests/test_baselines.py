@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 from collections.abc import Callable
@@ -13,11 +12,11 @@ import pytest
 
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
-from steprag.agent.rollout import episode_of, rollout
 from steprag.cli import main
 from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import read_manifest
 from steprag.types import Completion, Episode, Message, Passage, Prediction, Question, State, Step
+from tests import fakes
 from tests.fakes import QUESTION, DictRetriever, Endpoint, Script, ScriptedPolicy, chat_reply, options, serve
 
 BASELINES = ("direct", "cot", "rag", "ircot", "search-r1")
@@ -27,10 +26,8 @@ SAID = "So the answer is <answer> lek </answer>"
 
 def played(name: str, *script: str, depth: int = 7) -> tuple[Episode, ScriptedPolicy, DictRetriever]:
     """An episode of scripted completions, what the policy saw, and what was searched."""
-    steps = iter(script)
-    policy, shelf = ScriptedPolicy(lambda prompt, draw: next(steps)), DictRetriever()
-    world = Environment(load_profile(name), shelf, 2, depth)
-    return asyncio.run(episode_of(rollout(world, policy, world.start(QUESTION), seed=0))), policy, shelf
+    policy, shelf = ScriptedPolicy(fakes.in_turn(*script)), DictRetriever()
+    return fakes.played(Environment(load_profile(name), shelf, 2, depth), policy), policy, shelf
 
 
 def shown(messages: tuple[Message, ...]) -> list[tuple[str, str]]:
@@ -112,14 +109,14 @@ def test_search_r1_asks_with_one_question_mark() -> None:
         assert message["content"].endswith(" Question: who wrote it?\n")
 
 
-@pytest.mark.parametrize("name", ["direct", "cot", "rag", "ircot"])
+@pytest.mark.parametrize("name", ["transcript", "direct", "cot", "rag", "ircot"])
 def test_the_examples_follow_the_grammar(name: str) -> None:
     grammar, examples = load_profile(name).grammar, load_profile(name).words.examples
     system, _ = load_profile(name, len(examples)).render(State("q"), ("answer",))
     for example in examples:
         assert example.strip() in system["content"]
         steps: tuple[Step, ...] = ()
-        for line in filter(re.compile("<answer>|<reason>").search, example.strip().split("\n")):
+        for line in filter(re.compile("<(answer|reason|query|evidence)>").search, example.strip().split("\n")):
             steps += (grammar.parse(Completion(line, "stop"), grammar.allowed(steps, 7)),)
         assert steps[-1].action == "answer"
 
@@ -138,14 +135,17 @@ def test_the_last_step_can_only_be_an_answer(name: str, step: str) -> None:
     ("cot", [f"Tirana is in Albania. {SAID}"]),
     ("ircot", ["<reason> Tirana is in Albania. </reason>", SAID]),
     ("search-r1", [f"{THOUGHT}<search> Tirana </search>", "<think>Known.</think>\n<answer>lek</answer>"]),
+    ("stack", ["<plan> a; b </plan>", "<backtrack> a river </backtrack>", "<summary> a river </summary>"]),
 ])  # fmt: skip
 def test_constraints_admit_what_the_parser_takes(name: str, texts: list[str]) -> None:
     grammar = load_profile(name).grammar
-    allowed = grammar.allowed((), 7)
     for text in texts:
+        allowed = tuple(one.name for one in grammar.actions if one.opening in text)
         assert re.fullmatch(grammar.regex(allowed), text)
-        assert grammar.parse(Completion(text, "stop"), allowed).content
+        assert grammar.parse(Completion(text, "stop"), allowed).text == text
         assert not re.fullmatch(grammar.regex(allowed), text + " and more")
+        others = tuple(one.name for one in grammar.actions if one.name not in allowed)
+        assert not others or not re.fullmatch(grammar.regex(others), text)
 
 
 @pytest.mark.parametrize("name", ["direct", "cot", "rag", "ircot"])
@@ -184,10 +184,14 @@ def writer(prompt: str, draw: int) -> str:
     return f"It is the lek. {SAID}{on}"
 
 
+def asked(folder: Path, count: int = 1) -> Path:
+    write_records(folder / "q.jsonl", [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(count)])
+    return folder / "q.jsonl"
+
+
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_baseline_runs_end_to_end(name: str, world_index: Path, tmp_path: Path) -> None:
-    questions = tmp_path / "questions.jsonl"
-    write_records(questions, [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(3)])
+    questions = asked(tmp_path, 3)
     searches = {"direct": 0, "cot": 0, "rag": 1, "ircot": 2, "search-r1": 1}[name]
     calls = {"ircot": 2, "search-r1": 2}.get(name, 1)
     with serve(stopping(writer)) as endpoint:
@@ -206,30 +210,22 @@ def test_a_baseline_runs_end_to_end(name: str, world_index: Path, tmp_path: Path
     assert scores["identity"] == identity, "a figure says what it was made with"
 
 
-@pytest.mark.parametrize(("engine", "sent"), [
-    ("vllm", {"continue_final_message": True, "add_generation_prompt": False}),
-    ("sglang", {"continue_final_message": True, "add_generation_prompt": False}),
-    ("llamacpp", {}),
-    ("openai", {}),
-])  # fmt: skip
+@pytest.mark.parametrize(("engine", "told"), [("vllm", True), ("sglang", True), ("llamacpp", False), ("openai", False)])
 def test_the_models_turn_goes_on_where_an_engine_has_to_be_told(
-    engine: str, sent: dict[str, bool], world_index: Path, tmp_path: Path
+    engine: str, told: bool, world_index: Path, tmp_path: Path
 ) -> None:
-    questions = tmp_path / "questions.jsonl"
-    write_records(questions, [Question("q", QUESTION, ("lek",))])
     with serve(stopping(writer)) as endpoint:
         more = ("--prompt.profile", "search-r1", "--policy.engine", engine)
-        assert main(["infer", *options(endpoint, questions, world_index, tmp_path / "run", *more)]) == 0
+        assert main(["infer", *options(endpoint, asked(tmp_path), world_index, tmp_path / "run", *more)]) == 0
         keys = ("continue_final_message", "add_generation_prompt")
         first, second = ({key: request[key] for key in keys if key in request} for request in endpoint.requests)
     assert first == {}, "the first turn begins a message"
-    assert second == sent
+    assert second == ({"continue_final_message": True, "add_generation_prompt": False} if told else {})
 
 
 def test_an_engine_may_repeat_the_message_that_it_writes_on(world_index: Path, tmp_path: Path) -> None:
     """llama.cpp does; what it repeats is no part of the step."""
-    questions, new = tmp_path / "questions.jsonl", stopping(writer)
-    write_records(questions, [Question("q", QUESTION, ("lek",))])
+    new = stopping(writer)
 
     def reply(request: dict[str, Any]) -> tuple[int, Any]:
         status, body = new(request)
@@ -240,7 +236,7 @@ def test_an_engine_may_repeat_the_message_that_it_writes_on(world_index: Path, t
         return status, body
 
     with serve(reply) as endpoint:
-        command = options(endpoint, questions, world_index, tmp_path / "run", "--prompt.profile", "search-r1")
+        command = options(endpoint, asked(tmp_path), world_index, tmp_path / "run", "--prompt.profile", "search-r1")
         assert main(["infer", *command]) == 0
     (row,) = read_records(tmp_path / "run/predictions.jsonl", Prediction)
     assert [step.text for step in row.steps] == [
@@ -250,9 +246,7 @@ def test_an_engine_may_repeat_the_message_that_it_writes_on(world_index: Path, t
 def test_trees_are_not_grown_from_a_profile_that_searches_first(
     world_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    questions = tmp_path / "questions.jsonl"
-    write_records(questions, [Question("q", QUESTION, ("lek",))])
     nowhere = Endpoint("http://127.0.0.1:9/v1", [])
-    command = options(nowhere, questions, world_index, tmp_path / "t", "--prompt.profile", "rag")
+    command = options(nowhere, asked(tmp_path), world_index, tmp_path / "t", "--prompt.profile", "rag")
     assert main(["generate", *command]) == 2
     assert "profile rag searches before the first step" in capsys.readouterr().err

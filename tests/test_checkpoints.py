@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,10 +20,10 @@ from steprag.engines.models import hub_revision, resolve_model
 from steprag.engines.pretrained import from_pretrained
 from steprag.engines.weights import load_tokenizer, transformers_folder
 from steprag.errors import ConfigError
-from steprag.records.jsonl import write_records
+from steprag.records.jsonl import read_json, write_json
 from steprag.runs.run import read_manifest
-from steprag.types import Question
 from tests.fakes import chat_reply, options, serve
+from tests.models import edited
 from tests.training_parts import train
 from training.config import LoraSection, TrainConfig
 from training.model import check_adapter, check_tokenizer, save_policy
@@ -30,31 +31,35 @@ from training.model import check_adapter, check_tokenizer, save_policy
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-@pytest.fixture
-def questions(tmp_path: Path) -> Path:
-    write_records(tmp_path / "questions.jsonl", [Question("q", "Which town?", ("Lima",))])
-    return tmp_path / "questions.jsonl"
-
-
-def with_prompt(checkpoint: Path, into: Path, prompt: object) -> Path:
-    """A copy of a checkpoint whose manifest names other prompts."""
+def with_prompt(checkpoint: Path, into: Path, prompt: object, **changes: object) -> Path:
+    """A copy of a checkpoint whose manifest names other prompts, or says other things too."""
     shutil.copytree(checkpoint, into)
-    (into / "manifest.json").write_text(json.dumps({**read_manifest(checkpoint), "prompt": prompt}))
+    write_json(into / "manifest.json", {**read_manifest(checkpoint), "prompt": prompt, **changes})
     return into
 
 
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def refused(questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """Runs a command with these options, which it refuses before it makes a folder; gives what it says."""
+
+    def refused(command: str, *options: str) -> str:
+        out = tmp_path / "out"
+        source = ["Which town?"] if command == "ask" else ["--questions", str(questions), "--out", str(out)]
+        assert main([command, *source, "--index", str(tmp_path / "none"), *options]) == 2
+        assert not out.exists()
+        return capsys.readouterr().err
+
+    return refused
+
+
 @pytest.mark.parametrize("command", ["infer", "generate", "ask"])
-def test_other_prompts_than_in_training_are_refused(
-    warm: Path, questions: Path, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    source = ["Which town?"] if command == "ask" else ["--questions", str(questions), "--out", str(out)]
-    assert main([command, *source, "--index", str(tmp_path / "none"), "--policy.model", str(warm)]) == 2
-    error = capsys.readouterr().err
-    assert "(hash abc)" in error
-    assert f"(hash {load_profile('transcript').hash})" in error
-    assert "--prompt.profile transcript" in error
-    assert not out.exists()
+def test_other_prompts_than_in_training_are_refused(warm: Path, command: str, refused: Refused) -> None:
+    error = refused(command, "--policy.model", str(warm))
+    for words in ("(hash abc)", f"(hash {load_profile('transcript').hash})", "--prompt.profile transcript"):
+        assert words in error
 
 
 def test_the_prompts_of_training_pass_and_others_may_be_forced(warm: Path, tmp_path: Path) -> None:
@@ -67,20 +72,15 @@ def test_the_prompts_of_training_pass_and_others_may_be_forced(warm: Path, tmp_p
 
 
 def test_the_chat_template_is_told_what_it_was_told_in_training(warm: Path, tmp_path: Path) -> None:
-    policy = PolicyConfig(model=str(shutil.copytree(warm, tmp_path / "told")))
-    manifest = read_manifest(warm)
-    manifest |= {"prompt": None, "config": {**manifest["config"], "chat_template_kwargs": {"enable_thinking": False}}}
-    (tmp_path / "told" / "manifest.json").write_text(json.dumps(manifest))
+    config = {**read_manifest(warm)["config"], "chat_template_kwargs": {"enable_thinking": False}}
+    policy = PolicyConfig(model=str(with_prompt(warm, tmp_path / "told", None, config=config)))
     with pytest.raises(ConfigError, match=r'with chat_template_kwargs {"enable_thinking": false}, not {}; give --pol'):
         checked_profile(PromptConfig(), policy)
     assert checked_profile(PromptConfig(unchecked=True), policy)
 
 
 def test_no_step_is_forced_into_a_thought_that_training_closed(warm: Path, tmp_path: Path) -> None:
-    manifest = {**read_manifest(warm), "prompt": None, "thought": "<think>"}
-    shutil.copytree(warm, tmp_path / "thinks")
-    (tmp_path / "thinks" / "manifest.json").write_text(json.dumps(manifest))
-    policy = PolicyConfig(model=str(tmp_path / "thinks"), engine="vllm")
+    policy = PolicyConfig(model=str(with_prompt(warm, tmp_path / "thinks", None, thought="<think>")), engine="vllm")
     with pytest.raises(ConfigError, match="closes the <think> of its prompts .*--policy.constrained false"):
         checked_profile(PromptConfig(), policy)
     for free in ({"constrained": False}, {"engine": "transformers"}):
@@ -108,23 +108,16 @@ REFUSED = "cannot be put on a model behind an endpoint"
 
 
 @pytest.mark.parametrize("where", [
-    ("--policy.base_url", "http://127.0.0.1:1/v1"),
-    ("--policy.engine", "openai"),
-    ("--policy.engine", "sglang"),
+    ("--policy.base_url", "http://127.0.0.1:1/v1"), ("--policy.engine", "openai"), ("--policy.engine", "sglang")
 ])  # fmt: skip
 @pytest.mark.parametrize("command", ["infer", "generate", "ask"])
 def test_an_adapter_is_not_dropped_where_an_endpoint_serves_the_model(
-    command: str, where: tuple[str, str], questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, where: tuple[str, str], refused: Refused
 ) -> None:
-    out = tmp_path / "out"
-    source = ["Which town?"] if command == "ask" else ["--questions", str(questions), "--out", str(out)]
-    given = [command, *source, "--index", str(tmp_path / "none"), *where, "--policy.adapter", "runs/DPO"]
-    assert main(given) == 2
-    error = capsys.readouterr().err
+    error = refused(command, *where, "--policy.adapter", "runs/DPO")
     assert f"policy: adapter 'runs/DPO' {REFUSED}" in error
     assert error.endswith("serve it there, give its served name as model, and adapter none\n")
     assert error.count("\n") == 1
-    assert not out.exists()
 
 
 def test_a_judges_adapter_is_not_dropped_either_and_none_takes_back_a_recipes() -> None:
@@ -213,9 +206,8 @@ def test_a_checkpoint_encodes_as_its_base(
     tokenizer, out = load_tokenizer(files), tmp_path / "out"
     check_tokenizer(tokenizer)
     out.mkdir()
-    save_policy(
-        SimpleNamespace(save_pretrained=lambda made: shutil.copy(base / "config.json", made)), tokenizer, files, out
-    )
+    model = SimpleNamespace(save_pretrained=lambda made: shutil.copy(base / "config.json", made))
+    save_policy(model, tokenizer, files, out)
     again = from_pretrained(AutoTokenizer, str(out))
     assert again.get_vocab() == tokenizer.get_vocab()
     assert again.chat_template == tokenizer.chat_template
@@ -240,22 +232,19 @@ def test_an_adapter_that_names_a_base_of_another_machine_is_used_with_ours(
     base: str | None, tiny: Path, warm: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = in_hub_cache(tiny, tmp_path / "hub", monkeypatch)
-    adapter = Path(shutil.copytree(warm, tmp_path / "my adapter", ignore=shutil.ignore_patterns("manifest.json")))
-    settings = json.loads((adapter / "adapter_config.json").read_text())
-    (adapter / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": base}))
+    adapter = edited(warm, tmp_path / "my adapter", base_model_name_or_path=base)
+    (adapter / "manifest.json").unlink()
     told = "names no base model; give the base with --model" if base is None else "which is not on this machine; give "
     with pytest.raises(ConfigError, match=told):
         resolve_model(adapter)
     for ours in (str(snapshot), "some/model"):
         files = resolve_model(ours, adapter)
-        check_adapter(files, TrainConfig(lora=LoraSection(rank=settings["r"])))
+        check_adapter(files, TrainConfig(lora=LoraSection(rank=read_json(adapter / "adapter_config.json")["r"])))
     theirs = f"/home/them/hub/models--some--model/snapshots/{COMMIT}"
-    (adapter / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": theirs}))
-    assert resolve_model(adapter).hub == "some/model"
-    assert train(snapshot, pairs, tmp_path / "o u t", "dpo", "--max_steps", "1", "--adapter", str(adapter)) == 0
-    assert json.loads((tmp_path / "o u t" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
-        snapshot
-    )
+    assert resolve_model(edited(adapter, tmp_path / "theirs", base_model_name_or_path=theirs)).hub == "some/model"
+    out = tmp_path / "o u t"
+    assert train(snapshot, pairs, out, "dpo", "--max_steps", "1", "--adapter", str(tmp_path / "theirs")) == 0
+    assert read_json(out / "adapter_config.json")["base_model_name_or_path"] == str(snapshot)
 
 
 def test_an_adapter_finds_its_base_in_the_hubs_cache(
@@ -263,9 +252,8 @@ def test_an_adapter_finds_its_base_in_the_hubs_cache(
 ) -> None:
     base = in_hub_cache(tiny, tmp_path / "hub", monkeypatch)
     monkeypatch.setenv("STEPRAG_CACHE", str(tmp_path / "cache"))
-    adapter = Path(shutil.copytree(warm, tmp_path / "adapter", ignore=shutil.ignore_patterns("manifest.json")))
-    settings = json.loads((adapter / "adapter_config.json").read_text())
-    (adapter / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": "some/model"}))
+    adapter = edited(warm, tmp_path / "adapter", base_model_name_or_path="some/model")
+    (adapter / "manifest.json").unlink()
     joined = Path(transformers_folder(resolve_model(adapter)))
     assert {"adapter_model.safetensors", *(path.name for path in base.iterdir())} <= {p.name for p in joined.iterdir()}
     assert (joined / "model.safetensors").resolve() == (base / "model.safetensors").resolve()

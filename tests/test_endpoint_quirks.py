@@ -15,14 +15,7 @@ from steprag.agent.judge import Judge, VerdictFormat
 from steprag.batch.database import KeptCalls
 from steprag.cli import main
 from steprag.config.sections import DECIDED, SAMPLED, JudgeConfig, PolicyConfig
-from steprag.errors import (
-    ConfigError,
-    ContentFiltered,
-    PolicyError,
-    PolicyRefused,
-    PolicyUnavailable,
-    StepragError,
-)
+from steprag.errors import ConfigError, ContentFiltered, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
 from steprag.policy.client import OpenAIPolicy, model_identity
 from steprag.policy.listing import same_name, served_models
 from steprag.policy.requests import OutputFormat, request_body
@@ -283,7 +276,7 @@ def test_refusals_are_told_apart_and_quoted(
     assert len(bench.endpoint.requests) == 1
 
 
-def without(*fields: str, told: Callable[[str], object], n: bool = True) -> Reply:
+def without(*fields: str, told: Callable[[str], object]) -> Reply:
     """An endpoint that takes none of these fields."""
 
     def reply(request: dict[str, Any]) -> tuple[int, object]:

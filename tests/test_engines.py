@@ -41,12 +41,12 @@ from steprag.policy.protocols import Policy
 from steprag.policy.requests import OutputFormat
 from steprag.types import Message, Sample
 from tests.fakes import descendants, wait_for
-from tests.models import TEMPLATE, make_tokenizer
+from tests.models import TEMPLATE, edited, make_tokenizer
 
 ROOT = Path(__file__).parent.parent
 MESSAGES = [
-    {"role": "system", "content": "You are a helpful assistant."},
-    {"role": "user", "content": "Name three animals that live in the sea, and where."},
+    Message(role="system", content="You are a helpful assistant."),
+    Message(role="user", content="Name three animals that live in the sea, and where."),
 ]
 
 
@@ -85,17 +85,6 @@ def add_adapter(model: Any, folder: Path, spread: float, **config: Any) -> Any:
     return adapted
 
 
-def edited(folder: Path, into: Path, **changes: Any) -> Path:
-    """A copy of a folder of an adapter or model with another configuration."""
-    shutil.copytree(folder, into)
-    file = next(into / name for name in ("adapter_config.json", "config.json") if (into / name).is_file())
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
-    return into
-
-
-# --- finding -------------------------------------------------------------------------------------------------------
-
-
 def test_import_needs_nothing_heavy() -> None:
     script = "import sys, steprag.engines, steprag.engines.policy_command, steprag.engines.weights; "
     script += "assert not {'numpy', 'torch', 'gguf', 'transformers', 'xllamacpp'} & set(sys.modules)"
@@ -117,6 +106,11 @@ def test_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_dir() == Path("/own")
 
 
+def value(argv: list[str], option: str) -> str:
+    """What stands behind an option of a command line."""
+    return argv[argv.index(option) + 1]
+
+
 def test_folder_hub_id_and_adapter(tiny: Path, tmp_path: Path) -> None:
     assert resolve_model(tiny / "base").hf == tiny / "base"
     assert resolve_model("Qwen/Qwen2.5-7B-Instruct").hub == "Qwen/Qwen2.5-7B-Instruct"
@@ -131,18 +125,11 @@ def test_what_is_not_there_or_not_safe_is_refused(tiny: Path, tmp_path: Path) ->
     pickled = edited(tiny / "adapter", tmp_path / "pickled", base_model_name_or_path=EMBEDDED)
     (pickled / "adapter_model.safetensors").rename(pickled / "adapter_model.bin")
     for given, problem in (
-        (("missing.gguf",), "no GGUF file"),
-        (("no-such-model",), "no model at"),
-        ((tmp_path,), "no model folder"),
-        ((EMBEDDED, tmp_path), "no adapter"),
-        ((pickled,), "pickled"),
-        ((EMBEDDED, tiny / "adapter"), "width 32"),
-    ):
+        (("missing.gguf",), "no GGUF file"), (("no-such-model",), "no model at"), ((tmp_path,), "no model folder"),
+        ((EMBEDDED, tmp_path), "no adapter"), ((pickled,), "pickled"), ((EMBEDDED, tiny / "adapter"), "width 32"),
+    ):  # fmt: skip
         with pytest.raises(ConfigError, match=problem):
             resolve_model(*given)
-
-
-# --- converting ----------------------------------------------------------------------------------------------------
 
 
 HALVES = [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]
@@ -254,19 +241,13 @@ def test_merged_weights_of_a_hub_base_are_those_of_its_newest_commit(
 
 @pytest.mark.usefixtures("cache")
 @pytest.mark.parametrize(("change", "reason"), [
-    ({"use_dora": True}, "DoRA"),
-    ({"bias": "all"}, "biases"),
-    ({"modules_to_save": ["lm_head"]}, "whole modules"),
-    ({"peft_type": "IA3"}, "IA3"),
-    ({"rank_pattern": {"q_proj": 2}}, "differ"),
+    ({"use_dora": True}, "DoRA"), ({"bias": "all"}, "biases"), ({"modules_to_save": ["lm_head"]}, "whole modules"),
+    ({"peft_type": "IA3"}, "IA3"), ({"rank_pattern": {"q_proj": 2}}, "differ"),
     ({"init_lora_weights": "pissa"}, "initialisation"),
 ])  # fmt: skip
 def test_what_gguf_cannot_say_is_refused(tiny: Path, tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         gguf_adapter(edited(tiny / "adapter", tmp_path / "a", **change))
-
-
-# --- refusing to start ---------------------------------------------------------------------------------------------
 
 
 def test_beyond_this_machine_only_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,8 +292,8 @@ def test_vllm_command_names_base_and_adapter(tiny: Path, tmp_path: Path, monkeyp
     ends = Path(shutil.copytree(tiny / "adapter", tmp_path / "rate=1, late"))  # what a run may be called
     (ends / "generation_config.json").write_text('{"eos_token_id": [2, 1]}')
     built = command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(ends)))
-    assert built.argv[built.argv.index("--generation-config") + 1] == str(ends)
-    assert json.loads(built.argv[built.argv.index("--lora-modules") + 1]) == {"name": built.model, "path": str(ends)}
+    assert value(built.argv, "--generation-config") == str(ends)
+    assert json.loads(value(built.argv, "--lora-modules")) == {"name": built.model, "path": str(ends)}
     (tiny.parent / "a.gguf").touch()
     with pytest.raises(ConfigError, match="vLLM loads no GGUF adapter; give the PEFT folder"):
         command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(tiny.parent / "a.gguf")))
@@ -334,11 +315,10 @@ def test_vllm_is_told_that_it_runs_on_a_cpu_and_serves_base_and_adapter_as_one(
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: features)
     base = speaking(tiny / "base", tmp_path / "base")
     built = command(EngineSpec("vllm", model=str(base), adapter=str(tiny / "adapter"), threads=3))
-    assert built.argv[built.argv.index("--dtype") + 1] == dtype
-    assert Path(built.argv[built.argv.index("serve") + 1]).parent == cache / "merged"
-    assert built.argv[built.argv.index("--served-model-name") + 1] == built.model == "base+adapter"
-    alone = command(EngineSpec("vllm", model=str(base))).argv
-    assert alone[alone.index("serve") + 1] == str(base)
+    assert value(built.argv, "--dtype") == dtype
+    assert Path(value(built.argv, "serve")).parent == cache / "merged"
+    assert value(built.argv, "--served-model-name") == built.model == "base+adapter"
+    assert value(command(EngineSpec("vllm", model=str(base))).argv, "serve") == str(base)
     assert {"--enable-lora", "--no-enable-chunked-prefill"} & set(built.argv) == {"--no-enable-chunked-prefill"}
     assert built.env == {
         "VLLM_CPU_KVCACHE_SPACE": "9", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -352,9 +332,6 @@ def test_an_engine_that_dies_says_why(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(PolicyUnavailable, match="status 1.*failed to load model"), serving(spec):
         pass
     assert len(list((cache / "logs").iterdir())) == 1
-
-
-# --- the real model ------------------------------------------------------------------------------------------------
 
 
 def post(endpoint: Endpoint, path: str, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
@@ -392,9 +369,8 @@ def deviations(model: Any, weights: Path, answer: list[dict[str, Any]]) -> list[
     import torch
     from transformers import AutoTokenizer
 
-    prompt = AutoTokenizer.from_pretrained(weights).apply_chat_template(
-        MESSAGES, add_generation_prompt=True, return_dict=True
-    )["input_ids"]
+    tokenizer = AutoTokenizer.from_pretrained(weights)
+    prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=True)["input_ids"]
     ids = [token["id"] for token in answer]
     with torch.no_grad():
         logs = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
@@ -434,26 +410,22 @@ TEXTS = [
 def test_tokens_and_prompts_equal_those_of_llamacpp(weights: Path, embedded: Endpoint) -> None:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(weights)
+    tokenizer, root = AutoTokenizer.from_pretrained(weights), Endpoint(embedded.base_url[:-3], "", "")
     for text in TEXTS:
         asked = {"content": text, "parse_special": True, "add_special": False}
         ids = tokenizer(text, add_special_tokens=False).input_ids
-        assert post(Endpoint(embedded.base_url[:-3], "", ""), "/tokenize", asked)["tokens"] == ids
+        assert post(root, "/tokenize", asked)["tokens"] == ids
         assert tokenizer.decode(ids) == text
-    for text in TEXTS:
         turns = [*MESSAGES, {"role": "assistant", "content": text}, {"role": "user", "content": text}]
         for messages in (turns[:2], [turns[0], turns[3]], turns):
-            prompt = post(Endpoint(embedded.base_url[:-3], "", ""), "/apply-template", {"messages": messages})
             rendered = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            assert prompt["prompt"] == rendered
+            assert post(root, "/apply-template", {"messages": messages})["prompt"] == rendered
 
 
 def sampled(
-    opened: AbstractAsyncContextManager[Policy],
-    messages: tuple[Message, ...],
-    allowed: tuple[str, ...] = ("answer",),
-    n: int = 1,
-) -> Sample:
+    opened: AbstractAsyncContextManager[Policy], messages: tuple[Message, ...],
+    allowed: tuple[str, ...] = ("answer",), n: int = 1,
+) -> Sample:  # fmt: skip
     """What a policy says once it is open."""
 
     async def ask() -> Sample:
@@ -468,9 +440,8 @@ def test_tokens_of_every_completion_are_counted(embedded: Endpoint, weights: Pat
     """llama.cpp reports those of the first alone; ours is an estimate, within a fifth of the tokenizer's count."""
     from transformers import AutoTokenizer
 
-    messages = tuple(Message(role=message["role"], content=message["content"]) for message in MESSAGES)
     config = PolicyConfig(temperature=1.0, max_tokens=40, constrained=False)
-    sample = sampled(OpenAIPolicy(config, embedded.base_url, embedded.model, TRANSCRIPT), messages, n=4)
+    sample = sampled(OpenAIPolicy(config, embedded.base_url, embedded.model, TRANSCRIPT), tuple(MESSAGES), n=4)
     tokenizer = AutoTokenizer.from_pretrained(weights)
     counted = sum(len(tokenizer(one.text, add_special_tokens=False).input_ids) for one in sample.completions)
     assert sample.usage.completion_tokens == pytest.approx(counted, rel=0.2)
@@ -626,9 +597,8 @@ def test_vllm_constrains_every_grammar_and_says_what_it_had_cached(vllm: Endpoin
     messages = (Message(role="user", content="What do the passages say? " * 12),)
 
     def opened(grammar: OutputFormat, tokens: int) -> OpenAIPolicy:
-        return OpenAIPolicy(
-            PolicyConfig(engine="vllm", max_tokens=tokens, timeout=900), vllm.base_url, vllm.model, grammar
-        )
+        config = PolicyConfig(engine="vllm", max_tokens=tokens, timeout=900)
+        return OpenAIPolicy(config, vllm.base_url, vllm.model, grammar)
 
     step = sampled(opened(TRANSCRIPT, 40), messages, ("evidence",), n=2)
     assert len(step.completions) == 2

@@ -13,8 +13,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -33,23 +34,23 @@ from steprag.records.jsonl import read_records
 from steprag.runs.run import read_manifest
 from steprag.tree import Failure, Tree
 from steprag.types import Message, Passage, Question
-from tests.fakes import QUESTION, DictRetriever, Endpoint, beginner, chat_reply, listening
+from tests.fakes import QUESTION, DictRetriever, Endpoint, Replying, beginner, chat_reply, listening
 from tests.levels import SEED, rounds
 from tests.test_journal import generate_with
 
 KEY = "sk-canary-0123456789abcdef"
-Answer = Callable[[BaseHTTPRequestHandler], None]
+Answer = Callable[[Replying], None]
 
 
 @contextmanager
 def endpoint(answer: Answer) -> Iterator[str]:
     """A server whose every POST, and every GET but `/health`, is answered by `answer`."""
 
-    class Harmful(BaseHTTPRequestHandler):
+    class Harmful(Replying):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.given()
             self.close_connection = True
             try:
                 answer(self)
@@ -58,7 +59,7 @@ def endpoint(answer: Answer) -> Iterator[str]:
 
         def do_GET(self) -> None:
             if self.path == "/health":
-                send(self, b'{"fingerprint": "f", "mode": "dense"}')
+                self.reply({"fingerprint": "f", "mode": "dense"})
             else:
                 self.do_POST()
 
@@ -66,45 +67,39 @@ def endpoint(answer: Answer) -> Iterator[str]:
         yield address
 
 
-def send(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200, **headers: str) -> None:
-    handler.send_response(status)
-    for name, value in {"Content-Length": str(len(body)), **headers}.items():
-        handler.send_header(name.replace("_", "-"), value)
-    handler.end_headers()
-    handler.wfile.write(body)
+def writing(piece: bytes, pause: float = 0.0) -> Answer:
+    """Sends a head without a length, and then a piece after a pause for as long as anybody listens."""
+
+    def answer(handler: Replying) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        while True:
+            handler.wfile.write(piece)
+            time.sleep(pause)
+
+    return answer
 
 
-def endless(handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(200)
-    handler.end_headers()
-    while True:
-        handler.wfile.write(b" " * 65536)
+def bomb(handler: Replying) -> None:
+    handler.reply(gzip.compress(b" " * (64 << 20)), Content_Encoding="gzip")
 
 
-def trickle(handler: BaseHTTPRequestHandler) -> None:
-    handler.send_response(200)
-    handler.end_headers()
-    for _ in range(100):
-        handler.wfile.write(b" ")
-        time.sleep(0.1)
-
-
-def bomb(handler: BaseHTTPRequestHandler) -> None:
-    send(handler, gzip.compress(b" " * (64 << 20)), Content_Encoding="gzip")
-
-
-def redirect(handler: BaseHTTPRequestHandler) -> None:
-    send(handler, b"", 307, Location="http://127.0.0.1:9/v1")
-
-
-def asked(address: str, timeout: float = 20.0) -> None:
-    config = PolicyConfig(engine="openai", model="m", base_url=f"{address}/v1", timeout=timeout, retries=0)
+def asked(address: str, timeout: float = 20.0, engine: Any = "openai") -> None:
+    config = PolicyConfig(engine=engine, model="m", base_url=f"{address}/v1", timeout=timeout, retries=0)
+    question = (Message(role="user", content="?"),)
 
     async def ask() -> None:
         async with OpenAIPolicy(config, config.base_url, "m", VerdictFormat()) as policy:
-            await policy.sample((Message(role="user", content="?"),), ("score",), n=1, seed=0)
+            if engine == "vllm":
+                await policy.score(question, "1")
+            else:
+                await policy.sample(question, ("score",), n=1, seed=0)
 
     asyncio.run(ask())
+
+
+def scored(address: str) -> None:
+    asked(address, engine="vllm")
 
 
 def searched(address: str, timeout: float = 20.0) -> None:
@@ -122,13 +117,17 @@ def searched(address: str, timeout: float = 20.0) -> None:
 @pytest.mark.parametrize("use", [asked, searched])
 def test_replies_are_bounded_in_bytes_and_time(use: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_http, "REPLY_BYTES", 1 << 20)
-    for answer, timeout, problem in ((endless, 20.0, "more than 1,048,576 bytes"), (bomb, 20.0, "packed reply"),
-                                     (trickle, 0.5, "no whole reply within 0.5 s")):  # fmt: skip
+    for answer, timeout, problem in ((writing(b" " * 65536), 20.0, "more than 1,048,576 bytes"),
+                                     (bomb, 20.0, "packed reply"),
+                                     (writing(b" ", 0.1), 0.5, "no whole reply within 0.5 s")):  # fmt: skip
         with endpoint(answer) as address, pytest.raises((PolicyError, RetrieverError), match=problem):
             use(address, timeout)
 
 
 def test_redirects_are_not_followed() -> None:
+    def redirect(handler: Replying) -> None:
+        handler.reply(b"", 307, Location="http://127.0.0.1:9/v1")
+
     with endpoint(redirect) as address, pytest.raises(PolicyUnavailable, match=r"redirects, .*base_url \(307"):
         asked(address)
 
@@ -138,13 +137,14 @@ def test_a_key_that_an_endpoint_repeats_is_not_shown(status: int, monkeypatch: p
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", KEY)
 
-    def echo(handler: BaseHTTPRequestHandler) -> None:
-        said = handler.headers["Authorization"]
-        send(handler, f'{{"error": {{"message": "bad key {said}"}}, "detail": "bad key {said}"}}'.encode(), status)
+    def echo(handler: Replying) -> None:
+        said = f"bad key {handler.headers['Authorization']}, {handler.headers['Accept-Encoding']}"
+        handler.reply({"error": {"message": said}, "detail": said}, status)
 
     with endpoint(echo) as address:
         for use in (asked, searched):
-            with pytest.raises((PolicyError, PolicyUnavailable, RetrieverError), match=r"bad key Bearer \[key\]") as it:
+            told = r"bad key Bearer \[key\], identity"  # nothing packed is asked for
+            with pytest.raises((PolicyError, PolicyUnavailable, RetrieverError), match=told) as it:
                 use(address)
             assert KEY not in str(it.value)
 
@@ -175,7 +175,7 @@ def test_a_key_in_pieces_is_found() -> None:
 def test_passages_that_nobody_asked_for_are_cut_and_scores_are_finite() -> None:
     def reply(score: str, count: int) -> Answer:
         item = f'{{"document": {{"id": "a", "title": "t", "text": "x"}}, "score": {score}}}'
-        return lambda handler: send(handler, f'{{"result": [[{",".join([item] * count)}]]}}'.encode())
+        return lambda handler: handler.reply(f'{{"result": [[{",".join([item] * count)}]]}}'.encode())
 
     with endpoint(reply("1.5", 500)) as address:
         retriever = RemoteRetriever(address, RetrieverConfig(retries=0))
@@ -191,14 +191,8 @@ def test_passages_that_nobody_asked_for_are_cut_and_scores_are_finite() -> None:
 
 @pytest.mark.parametrize("value", ["²³", "99999999999999999999", "-1", "soon"])
 def test_odd_waits_are_no_crash(value: str) -> None:
-    def busy(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(429)
-        handler.wfile.write(b"")
-        handler.send_header("Content-Type", "text/plain; charset=hex")
-        handler._headers_buffer.append(f"Retry-After: {value}\r\n".encode())
-        handler.send_header("Content-Length", "2")
-        handler.end_headers()
-        handler.wfile.write(b"no")
+    def busy(handler: Replying) -> None:
+        handler.reply(b"no", 429, Content_Type="text/plain; charset=hex", Retry_After=value.encode().decode("latin-1"))
 
     with endpoint(busy) as address, pytest.raises(RetrieverError, match="429 no"):
         searched(address)
@@ -227,8 +221,8 @@ PROXIES = [f(name) for name in ("http_proxy", "https_proxy", "all_proxy") for f 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
 @pytest.mark.parametrize("scheme", ["http", "socks5"])
 def test_a_proxy_is_not_asked_for_this_machine(host: str, scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(handler: BaseHTTPRequestHandler) -> None:
-        send(handler, b'{"error": {"message": "here I am"}, "detail": "here I am"}', 400)
+    def refuse(handler: Replying) -> None:
+        handler.reply({"error": {"message": "here I am"}, "detail": "here I am"}, 400)
 
     for name in PROXIES:
         monkeypatch.setenv(name, f"{scheme}://127.0.0.1:9")  # where nobody listens
@@ -239,19 +233,9 @@ def test_a_proxy_is_not_asked_for_this_machine(host: str, scheme: str, monkeypat
                 use(own)
 
 
-def scored(address: str) -> None:
-    config = PolicyConfig(engine="vllm", model="m", base_url=f"{address}/v1", retries=0)
-
-    async def ask() -> None:
-        async with OpenAIPolicy(config, config.base_url, "m", VerdictFormat()) as policy:
-            await policy.score((Message(role="user", content="?"),), "1")
-
-    asyncio.run(ask())
-
-
 def test_a_proxy_is_asked_for_other_machines_unless_no_proxy_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(handler: BaseHTTPRequestHandler) -> None:
-        send(handler, b'{"error": {"message": "by way of the proxy"}}', 400)
+    def refuse(handler: Replying) -> None:
+        handler.reply({"error": {"message": "by way of the proxy"}}, 400)
 
     with endpoint(refuse) as address:
         monkeypatch.setenv("http_proxy", address)
@@ -267,71 +251,61 @@ FAULTS = ("busy", "error", "reset", "stalled", "truncated", "broken", "nested", 
           "no_choices", "wrong_types")  # fmt: skip
 
 
-def odd(fault: str, body: str) -> str | bytes:
+def odd(fault: str, body: bytes) -> object:
     """A body that says it is JSON, and is none or is no completion."""
     return {
         "broken": body[: len(body) // 2],
-        "nested": "[" * 100_000,
+        "nested": b"[" * 100_000,
         "not_utf8": b'{"a": "\xff\xfe"}',
-        "no_choices": json.dumps({**json.loads(body), "choices": []}),
-        "wrong_types": json.dumps({"choices": [{"message": 7}], "usage": "none"}),
+        "no_choices": {**json.loads(body), "choices": []},
+        "wrong_types": {"choices": [{"message": 7}], "usage": "none"},
     }[fault]
 
 
-class Faulty(BaseHTTPRequestHandler):
+class Faulty(Replying):
     """Answers like `chat_reply`, but for a share of requests that it picks by lot."""
 
     protocol_version = "HTTP/1.1"
     rng = random.Random(5)
     seen: Counter[str]
-    early: list[float]
 
     def do_GET(self) -> None:
-        self.reply(200, json.dumps({"object": "list", "data": [{"id": "double", "object": "model"}]}))
+        self.reply({"object": "list", "data": [{"id": "double", "object": "model"}]})
 
     def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = json.loads(self.given())
         fault = self.rng.choice(FAULTS) if self.rng.random() < SHARE else "none"
         self.seen[fault] += 1
-        body = json.dumps(chat_reply(beginner)(request)[1])
+        body = json.dumps(chat_reply(beginner)(request)[1]).encode()
         match fault:
             case "busy":
-                self.reply(429, json.dumps({"error": {"message": "slow down"}}), {"Retry-After": "0.05"})
+                self.reply({"error": {"message": "slow down"}}, 429, Retry_After="0.05")
             case "error":
-                self.reply(500, json.dumps({"error": {"message": "oops"}}))
+                self.reply({"error": {"message": "oops"}}, 500)
             case "reset":
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
                 self.close_connection = True
                 self.connection.close()
             case "stalled":
                 time.sleep(5.0)  # longer than the client waits, by as much as a busy machine may be late
-                self.reply(200, body)
+                self.reply(body)
             case "truncated" | "no_http":
                 head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-                sent = head + body[: len(body) // 2] if fault == "truncated" else "220 mail.example ESMTP\r\n\r\n"
-                self.wfile.write(sent.encode())
+                half = head.encode() + body[: len(body) // 2]
+                self.wfile.write(half if fault == "truncated" else b"220 mail.example ESMTP\r\n\r\n")
                 self.close_connection = True
             case "garbage":
-                self.reply(200, "<html>bad gateway</html>", {"Content-Type": "text/html"})
+                self.reply(b"<html>bad gateway</html>", Content_Type="text/html")
             case "broken" | "nested" | "not_utf8" | "no_choices" | "wrong_types":
-                self.reply(200, odd(fault, body))
+                self.reply(odd(fault, body))
             case _:
-                self.reply(200, body)
+                self.reply(body)
 
-    def reply(self, status: int, body: str | bytes, headers: dict[str, str] | None = None) -> None:
-        data = body.encode() if isinstance(body, str) else body
+    def reply(self, body: object, status: int = 200, **headers: str) -> None:
         try:
-            self.send_response(status)
-            for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            super().reply(body, status, **{"Content_Type": "application/json", **headers})
         except (BrokenPipeError, ConnectionResetError):  # the client gave up waiting
             self.close_connection = True
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
 
 
 class Resetting(ThreadingHTTPServer):
@@ -377,10 +351,10 @@ class Leaving(Faulty):
     """Answers ten requests; then nothing listens there any more."""
 
     def do_POST(self) -> None:
-        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        request = json.loads(self.given())
         self.seen["none"] += 1
         if self.seen["none"] <= 10:
-            self.reply(200, json.dumps(chat_reply(beginner)(request)[1]))
+            self.reply(chat_reply(beginner)(request)[1])
             return
         self.close_connection = True
         if self.seen["none"] == 11:

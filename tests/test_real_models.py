@@ -37,14 +37,7 @@ def test_the_demo_leaves_runs_that_every_command_reads(tmp_path: Path, capsys: p
     assert torch.get_num_threads() == threads
     page = capsys.readouterr().out
     assert page.startswith((out / "report.md").read_text())
-    for words in (
-        "6 trees",
-        "2 steps of DPO",
-        "18 questions of another world",
-        "95 % interval",
-        "6 hops",
-        "steprag view",
-    ):
+    for words in ("6 trees", "2 steps of DPO", "18 questions of another", "95 % interval", "6 hops", "steprag view"):
         assert words in page
     kinds = {key.rpartition("/")[2]: run.kinds()[:1] for key, run in open_folders([str(out)]).items()}
     held = {"trees": "trees", "pairs": "pairs", "before": "predictions", "after": "predictions"}
@@ -121,9 +114,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert killed.stderr is not None
     trees = out / "generate" / "trees.jsonl"
     for _ in killed.stderr:
-        if trees.exists() and trees.read_bytes().count(b"\n") >= 2:
-            break
-        if killed.poll() is not None:
+        if killed.poll() is not None or (trees.exists() and trees.read_bytes().count(b"\n") >= 2):
             break
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
@@ -150,24 +141,20 @@ def test_the_embedded_policy_follows_the_grammar(finished: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_the_trained_adapter_is_the_one_that_answered(finished: Path) -> None:
-    out = finished
-    identities = [
-        read_manifest(out / name)["identity"]["policy"] for name in ("infer-bare", "infer-warm", "infer-trained")
-    ]
+    runs = [finished / f"infer-{name}" for name in ("bare", "warm", "trained")]
+    identities = [read_manifest(run)["identity"]["policy"] for run in runs]
     assert "adapter" not in identities[0]
     assert len({identity.get("adapter") for identity in identities}) == 3
-    assert read_manifest(out / "dpo")["starting_adapter"]["sha256"]
-    assert all(
-        p.steps for p in read_records(out / "infer-trained/predictions.jsonl", Prediction) if p.finish == "answer"
-    )
+    assert read_manifest(finished / "dpo")["starting_adapter"]["sha256"]
+    said = read_records(runs[-1] / "predictions.jsonl", Prediction)
+    assert all(one.steps for one in said if one.finish == "answer")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_a_second_run_reuses_everything(finished: Path) -> None:
-    out = finished
-    before = {path: path.read_bytes() for path in out.rglob("*.jsonl") if path.name != "metrics.jsonl"}
-    process = started(out)
+    before = {path: path.read_bytes() for path in finished.rglob("*.jsonl") if path.name != "metrics.jsonl"}
+    process = started(finished)
     _, words = process.communicate()
     assert process.returncode == 0
     assert "reused" in words or "there already" in words

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +34,7 @@ from steprag.experiments.options import proof_parser, sizes_asked
 from steprag.experiments.report import costs, seconds, verdict
 from steprag.experiments.reproduce import one_kind, run_stages, search, the_questions
 from steprag.experiments.stages import Pipeline, Stage, stage
-from steprag.records.jsonl import read_records, write_json
+from steprag.records.jsonl import read_json, read_records, write_json
 from steprag.types import Question
 from tests.fakes import descendants, wait_for
 
@@ -74,19 +73,28 @@ def test_the_rounds_search_different_questions_and_no_demos_is_a_size_too() -> N
         the_questions(Sizes(third=100_000))
 
 
+Commands = Callable[[Callable[[list[str]], int]], None]
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
+    """Says what becomes of the commands that stages run in this process."""
+    return lambda run: monkeypatch.setattr(steprag.experiments.stages, "run", run)
+
+
 @pytest.mark.parametrize(("lanes", "names"), [(1, ["search1"]), (2, ["search1-1", "search1-2"])])
 def test_the_runs_of_a_search_share_its_questions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: int, names: list[str]
+    tmp_path: Path, commands: Commands, lanes: int, names: list[str]
 ) -> None:
     typed: list[list[str]] = []
-    monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: typed.append(argv) or 0)
+    commands(lambda argv: typed.append(argv) or 0)
     questions, *_ = the_questions(Sizes(train=5))
     proof = proof_of(tmp_path, lanes=lanes)
     folders = search(Pipeline(tmp_path), proof, 1, questions, adapter="warm")
     assert folders == [str(tmp_path / name) for name in names]
-    files = [Path(argv[argv.index("--questions") + 1]) for argv in typed]
+    files = [Path(value(argv, "--questions")) for argv in typed]
     assert [question for file in files for question in read_records(file, Question)] == questions
-    assert [argv[argv.index("--out") + 1] for argv in typed] == folders
+    assert [value(argv, "--out") for argv in typed] == folders
     assert all("--policy.engine vllm --policy.concurrency 24" in " ".join(argv) for argv in typed)
 
 
@@ -99,7 +107,7 @@ def test_a_folder_keeps_to_one_engine_and_a_lane_is_a_lane(tmp_path: Path, capsy
             one_kind(other)
     for older in ("kind", "stages"):
         (tmp_path / older).mkdir()
-        (tmp_path / older / f"{older}.json").write_text('{"engine": "llamacpp", "parts": 1}')
+        write_json(tmp_path / older / f"{older}.json", {"engine": "llamacpp", "parts": 1})
         with pytest.raises(ConfigError, match="begun by an older version; give another --out"):
             one_kind(proof_of(tmp_path / older))
     for option in ("--lanes", "--train"):
@@ -108,42 +116,50 @@ def test_a_folder_keeps_to_one_engine_and_a_lane_is_a_lane(tmp_path: Path, capsy
     assert not (tmp_path / "runs").exists()
 
 
-def played(proof: Proof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
-    """What each stage of the proof was asked, by its folder in the order in which they ended; none does any work."""
-    ended: dict[str, list[str]] = {}
-
-    def finish(argv: list[str], *_: object) -> int:
-        out = Path(argv[argv.index("--out") + 1])
-        assert out.name not in ended
-        needed = {"--pairs": "", "--adapter": "", "--policy.adapter": "", "--index": ""}
-        for option in needed.keys() & set(argv):
-            needed[option] = argv[argv.index(option) + 1]
-        for folder in (Path(each) for each in needed.values() if Path(each).parent == tmp_path):
-            assert folder.name in ended, f"{out.name} needs {folder.name}"
-        out.mkdir(exist_ok=True)
-        counts = {"pairs.train": 40, "sft.train": 80 if out.name == "pairs-outcome" else 160}
-        (out / "manifest.json").write_text(json.dumps({"status": "done", "stage": argv[0], "counts": counts}))
-        ended[out.name] = argv
-        return 0
-
-    monkeypatch.setattr(steprag.experiments.stages, "run", finish)
-    pipeline = Pipeline(tmp_path, 2)
-    monkeypatch.setattr(pipeline, "_process", finish)
-    run_stages(proof, pipeline)
-    return ended
-
-
 def value(argv: list[str], option: str) -> str:
     return argv[argv.index(option) + 1]
 
 
+Played = Callable[[Proof], dict[str, list[str]]]
+
+
+@pytest.fixture
+def played(tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> Played:
+    """What each stage of a proof was asked, by its folder in the order in which they ended; none does any work."""
+    ended: dict[str, list[str]] = {}
+
+    def finish(argv: list[str], *_: object) -> int:
+        out, needing = Path(value(argv, "--out")), {"--pairs", "--adapter", "--policy.adapter", "--index"} & set(argv)
+        assert out.name not in ended
+        for folder in (Path(value(argv, option)) for option in needing):
+            assert folder.name in ended or folder.parent != tmp_path, f"{out.name} needs {folder.name}"
+        counts = {"pairs.train": 40, "sft.train": 80 if out.name == "pairs-outcome" else 160}
+        has_manifest(out, status="done", stage=argv[0], counts=counts)
+        ended[out.name] = argv
+        return 0
+
+    def play(proof: Proof) -> dict[str, list[str]]:
+        commands(finish)
+        pipeline = Pipeline(tmp_path, 2)
+        monkeypatch.setattr(pipeline, "_process", finish)
+        run_stages(proof, pipeline)
+        return ended
+
+    return play
+
+
+def has_manifest(folder: Path, **told: object) -> None:
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "manifest.json", told)
+
+
 @pytest.mark.parametrize(("third", "without"), [(0, ("shipped", "grpo", "cover")), (3, ("shipped",))])
 def test_every_stage_runs_once_after_what_it_needs_and_in_lanes(
-    third: int, without: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    third: int, without: tuple[str, ...], tmp_path: Path, played: Played
 ) -> None:
     """Who is not scored is not trained."""
     proof = proof_of(tmp_path, lanes=2, demos=3, third=third, without=without)
-    ended = played(proof, tmp_path, monkeypatch)
+    ended = played(proof)
     assert {f"infer-{name}" for name in proof.scored} == {name for name in ended if name.startswith("infer-")}
     assert {"search1-1", "search1-2", "search2-1", "search2-2", "sft2", "dpo2"} < set(ended)
     assert ({"search3-1", "search3-2", "sft3", "dpo3", "infer-dpo3"} <= set(ended)) == bool(third)
@@ -153,10 +169,8 @@ def test_every_stage_runs_once_after_what_it_needs_and_in_lanes(
     assert trees == [str(tmp_path / name) for name in ("search1-1", "search1-2", "search2-1", "search2-2")]
 
 
-def test_arms_learn_from_as_many_steps_and_pairs_whatever_their_labels_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended = played(proof_of(tmp_path, lanes=2), tmp_path, monkeypatch)
+def test_arms_learn_from_as_many_steps_and_pairs_whatever_their_labels_found(tmp_path: Path, played: Played) -> None:
+    ended = played(proof_of(tmp_path, lanes=2))
     for key in ("--label.name", "--pairs.cross_action", "--balance.unsolved_first"):
         assert all(key in rule for rule in RULES.values()), f"the proof says {key} outright"
     for kind, names in (("sft", [f"sft-{name}" for name in RULES]), ("dpo", [*RULES])):
@@ -166,24 +180,21 @@ def test_arms_learn_from_as_many_steps_and_pairs_whatever_their_labels_found(
     assert {value(ended[name], "--pairs") for name in RULES} == {str(tmp_path / f"pairs-{name}") for name in RULES}
 
 
-def test_finished_trees_stand_for_the_first_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_trees_stand_for_the_first_search(tmp_path: Path, played: Played) -> None:
     given = replace(proof_of(tmp_path, lanes=2), trees=Path("trees.jsonl.gz"))
     one_kind(given)
     with pytest.raises(ConfigError, match="begun with .* --trees trees.jsonl.gz; give that again"):
         one_kind(replace(given, trees=None))
-    ended = played(given, tmp_path, monkeypatch)
+    ended = played(given)
     assert not any(name.startswith("search1") for name in ended)
     assert value(ended["pairs1"], "--trees") == "trees.jsonl.gz"
     first, *_ = read_records(tmp_path / "search2-1.jsonl", Question)
     assert first.id == "atlas-train-0006", "the first five are the trees'"
 
 
-def test_what_was_cut_off_and_then_left_out_is_not_in_the_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: 1)
-    (tmp_path / "infer-vote").mkdir()
-    (tmp_path / "infer-vote" / "manifest.json").write_text('{"status": "running", "stage": "infer"}')
+def test_what_was_cut_off_and_then_left_out_is_not_in_the_report(tmp_path: Path, commands: Commands) -> None:
+    commands(lambda argv: 1)
+    has_manifest(tmp_path / "infer-vote", status="running", stage="infer")
     pipeline = Pipeline(tmp_path)
     with pytest.raises(StepragError, match="exit code 1"):
         pipeline.run(stage(tmp_path / "infer-vote", "infer", best_of=4))
@@ -192,10 +203,9 @@ def test_what_was_cut_off_and_then_left_out_is_not_in_the_report(
     assert [line.split("|")[1].strip() for line in costs(tmp_path, pipeline)[2:]] == ["all, by the clock"]
 
 
-def test_a_stage_that_was_finished_by_hand_has_no_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steprag.experiments.stages, "run", lambda argv: 0)
-    (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "manifest.json").write_text('{"status": "done", "stage": "infer", "counts": {"questions": 3}}')
+def test_a_stage_that_was_finished_by_hand_has_no_minutes(tmp_path: Path, commands: Commands) -> None:
+    commands(lambda argv: 0)
+    has_manifest(tmp_path / "x", status="done", stage="infer", counts={"questions": 3})
     pipeline = Pipeline(tmp_path)
     pipeline.run(stage(tmp_path / "x", "infer"))
     assert pipeline.stages["x"]["times"] is None
@@ -222,29 +232,18 @@ def test_the_best_agent_answers_elsewhere_beside_the_warm_start(tmp_path: Path) 
     assert best_trained(proof_of(tmp_path, without=tuple(LABELS)[1:])) == "dpo2"
 
 
-def test_the_times_of_interrupted_stages_are_added_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fails = True
-
-    def run(argv: list[str]) -> int:
-        if fails:
-            raise StepragError("cut off")
-        return 0
-
-    clock = iter(range(0, 100, 7))
-    monkeypatch.setattr(steprag.experiments.stages, "run", run)
+def test_the_times_of_interrupted_stages_are_added_up(
+    tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, codes = iter(range(0, 100, 7)), iter((1, 0, 0))
+    commands(lambda argv: next(codes))
     monkeypatch.setattr(steprag.experiments.stages.time, "time", lambda: next(clock))
-    with pytest.raises(StepragError, match="cut off"):
+    with pytest.raises(StepragError, match="exit code 1"):
         Pipeline(tmp_path).run(stage(tmp_path / "x", "pairs", trees="t t"))
-    fails = False
     for _ in range(2):  # the second time it is done already
         Pipeline(tmp_path).run(stage(tmp_path / "x", "pairs", trees="t t"))
-    assert json.loads((tmp_path / "stages.json").read_text()) == {
-        "x": {
-            "times": [[0, 7], [14, 21]],
-            "done": True,
-            "command": f"steprag pairs --trees 't t' --out {tmp_path / 'x'}",
-        }
-    }
+    typed = f"steprag pairs --trees 't t' --out {tmp_path / 'x'}"
+    assert read_json(tmp_path / "stages.json") == {"x": {"times": [[0, 7], [14, 21]], "done": True, "command": typed}}
 
 
 @pytest.mark.parametrize(("limits", "cut", "begun"), [
@@ -252,17 +251,15 @@ def test_the_times_of_interrupted_stages_are_added_up(tmp_path: Path, monkeypatc
     ((1, 2, 2, 2), 2, ["1", "2", "2"]),  # begun again and cut off, it is not finished
 ])  # fmt: skip
 def test_a_search_is_begun_again_by_another_command_or_where_it_was_cut_off(
-    limits: tuple[int, ...], cut: int | None, begun: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    limits: tuple[int, ...], cut: int | None, begun: list[str], tmp_path: Path, commands: Commands
 ) -> None:
     ran: list[str] = []
 
     def run(argv: list[str]) -> int:
         ran.append(argv[2])
-        if len(ran) == cut:
-            raise StepragError("cut off")
-        return PART_DONE
+        return 1 if len(ran) == cut else PART_DONE
 
-    monkeypatch.setattr(steprag.experiments.stages, "run", run)
+    commands(run)
     (tmp_path / "x").mkdir()
     for limit in limits:
         with suppress(StepragError):
@@ -306,11 +303,9 @@ def test_a_stage_in_a_lane_writes_a_log_and_fails_by_name(tmp_path: Path) -> Non
             [stage(tmp_path / "bad", "pairs", trees=tmp_path / "none"), stage(tmp_path / "never", "doctor")],
             [stage(tmp_path / name, "index build", "--encoder", "none", corpus=corpus) for name in ("good", "better")],
         ])  # fmt: skip
-    stages = json.loads((tmp_path / "stages.json").read_text())
+    stages = read_json(tmp_path / "stages.json")
     assert stages.keys() == {"bad", "good", "better"}, "a chain's error ends that chain alone"
-    assert stages["good"]["done"]
-    assert stages["better"]["done"]
-    assert not stages["bad"]["done"]
+    assert [stages[name]["done"] for name in ("good", "better", "bad")] == [True, True, False]
     assert stages["good"]["command"].startswith("steprag index build --encoder none --corpus ")
     assert "passages" in (tmp_path / "logs" / "good.log").read_text()
 
@@ -358,17 +353,11 @@ def test_the_proof_runs(tmp_path: Path) -> None:
     assert main(["reproduce", "--quick", *sizes, *also, *few, "--lanes", "2", *files]) == 0
     said = report.read_text()
     for words in (
-        "| outcomes alone | 2 |",
-        "| the same on both rounds together | 2 |",
-        "best of 4 by vote",
-        "| both rounds, then GRPO with turn rewards | 2 |",
-        "steps by rollouts: not run.",
-        "300 worked episodes for the warm start",
-        "the second round over the first",
-        "## Another world: dev",
-        " over warm start**: ",
-        " --config configs/training/atlas-dpo.yaml",
-    ):
+        "| outcomes alone | 2 |", "| the same on both rounds together | 2 |", "best of 4 by vote",
+        "| both rounds, then GRPO with turn rewards | 2 |", "steps by rollouts: not run.",
+        "300 worked episodes for the warm start", "the second round over the first", "## Another world: dev",
+        " over warm start**: ", " --config configs/training/atlas-dpo.yaml",
+    ):  # fmt: skip
         assert words in said
     pictures = re.findall(r"!\[[^]]*\]\(([^)]*)\)", said)
     assert pictures

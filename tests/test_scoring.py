@@ -101,19 +101,18 @@ class Transformers:
         return 200, {"logprobs": told, "prompt_tokens": 40, "completion_tokens": len(told)}
 
 
-def scored(reply: Reply, engine: str, text: str = ANSWER, retries: int = 0, **described: str) -> Sample:
-    """What a policy behind an endpoint that answers so says of `text`."""
-
+def scored(reply: Reply, engine: str, retries: int = 0, **described: str) -> Sample:
+    """What a policy behind an endpoint that answers so says of `ANSWER`."""
     with serve(reply, **described) as endpoint:
-        return told_by(text, engine=engine, base_url=endpoint.url, model="double", retries=retries)
+        return told_by(engine=engine, base_url=endpoint.url, model="double", retries=retries)
 
 
-def told_by(text: str = ANSWER, **config: Any) -> Sample:
-    """What a policy of that configuration says of `text`."""
+def told_by(**config: Any) -> Sample:
+    """What a policy of that configuration says of `ANSWER`."""
 
     async def ask() -> Sample:
         async with open_policy(PolicyConfig(**config), TRANSCRIPT) as policy:
-            return await policy.score(PROMPT, text)
+            return await policy.score(PROMPT, ANSWER)
 
     return asyncio.run(ask())
 
@@ -142,16 +141,16 @@ def test_llamacpp_tells_the_numbers_of_transformers() -> None:
 def test_transformers_serve_tells_the_numbers_of_transformers(llama: Path) -> None:
     """The engine itself, which serves completions beside scores."""
 
-    async def ask() -> tuple[list[Sample], Sample]:
-        async with open_policy(PolicyConfig(engine="transformers", model=str(llama)), TRANSCRIPT) as policy:
-            told = [policy.score(messages, text) for messages in (PROMPT, PROMPT[:2]) for text in (ANSWER, " Peru")]
-            *scores, said = await asyncio.gather(*told, policy.sample(PROMPT[:2], ("query",), n=1, seed=1))
-            return scores, said
+    asked = [(messages, text) for messages in (PROMPT, PROMPT[:2]) for text in (ANSWER, " Peru")]
 
-    truth, (scores, said) = Transformers(llama), asyncio.run(ask())
+    async def ask() -> list[Sample]:
+        async with open_policy(PolicyConfig(engine="transformers", model=str(llama)), TRANSCRIPT) as policy:
+            said = policy.sample(PROMPT[:2], ("query",), n=1, seed=1)
+            return await asyncio.gather(*(policy.score(*each) for each in asked), said)
+
+    truth, (*scores, said) = Transformers(llama), asyncio.run(ask())
     assert said.completions[0].text
-    right = [truth.score(messages, text) for messages in (PROMPT, PROMPT[:2]) for text in (ANSWER, " Peru")]
-    for sample, expected in zip(scores, right, strict=True):
+    for sample, expected in zip(scores, (truth.score(*each) for each in asked), strict=True):
         assert sample.completions[0].logprobs == pytest.approx(expected, abs=1e-4)
         assert sample.usage.completion_tokens == len(expected)
     assert scores[0].usage.prompt_tokens == len(prompt_tokens(PROMPT, truth.tokenizer))
@@ -168,29 +167,22 @@ def test_vllm_tells_the_numbers_of_transformers(llama: Path) -> None:
     assert told == pytest.approx(Transformers(llama).score(PROMPT, ANSWER), abs=0.1)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        [{"id": 1, "logprob": -1.0}],  # another text
-        [{"id": ord(c), "logprob": float("nan")} for c in ANSWER],
-        [{"id": ord(c), "logprob": 2.0} for c in ANSWER],
-        [{"id": ord(c)} for c in ANSWER],
-        [],
-    ],
-    ids=["another text", "no number", "above 0", "no log-probability", "nothing"],
-)
+@pytest.mark.parametrize("content", [
+    pytest.param([{"id": 1, "logprob": -1.0}], id="another text"),
+    *(pytest.param([{"id": ord(c), **told} for c in ANSWER], id=name) for name, told in (
+        ("no number", {"logprob": float("nan")}), ("above 0", {"logprob": 2.0}), ("no log-probability", {}))),
+    pytest.param([{"logprob": -1.0} for _ in ANSWER], id="no token"), pytest.param([], id="nothing"),
+])  # fmt: skip
 def test_a_score_that_makes_no_sense_is_asked_for_again(content: list[dict[str, Any]]) -> None:
-    good, broken = believing_reply(), iter([True])
+    good = believing_reply()
 
-    def reply(request: dict[str, Any]) -> tuple[int, object]:
-        if "grammar" in request and next(broken, False):
-            return 200, {"choices": [{"logprobs": {"content": content}}]}
-        return good(request)
+    def breaking(times: int) -> Reply:
+        broken = iter([(200, {"choices": [{"logprobs": {"content": content}}]})] * times)
+        return lambda request: (next(broken, None) if "grammar" in request else None) or good(request)
 
-    assert scored(reply, "llamacpp", retries=1).completions[0].logprobs == (-1.0,) * len(ANSWER)
+    assert scored(breaking(1), "llamacpp", retries=1).completions[0].logprobs == (-1.0,) * len(ANSWER)
     with pytest.raises(PolicyError, match="broken"):
-        scored(lambda request: (200, {"choices": [{"logprobs": {"content": content}}]}) if "grammar" in request
-               else good(request), "llamacpp")  # fmt: skip
+        scored(breaking(1), "llamacpp")
 
 
 def test_an_endpoint_that_cannot_score_is_told_apart(llama: Path) -> None:
@@ -279,7 +271,7 @@ def test_beliefs_added_to_finished_trees_are_those_that_the_search_would_have_as
 
     requests = len(endpoint.requests)
     (added / "trees.jsonl").unlink()
-    assert main(["belief", "--trees", str(plain), "--out", str(added), *llamacpp(endpoint)]) == 0
+    assert main(belief) == 0
     assert (added / "trees.jsonl").read_bytes() == (asked / "trees.jsonl").read_bytes()
     assert len(endpoint.requests) == requests + 2, "only the probe (its words encoded, and scored) goes out again"
     assert main(["replay", "--trees", str(asked), "--out", str(tmp_path / "replayed")]) == 0

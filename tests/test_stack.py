@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from steprag.config.load import load_config
 from steprag.errors import ConfigError, StepFormatError
 from steprag.records.jsonl import read_records, write_records
 from steprag.types import Completion, Passage, Prediction, Question, State, Step
-from tests.fakes import BY_ROLLOUTS, DictRetriever, ScriptedPolicy, chat_reply, options, serve
+from tests.fakes import BY_ROLLOUTS, DictRetriever, ScriptedPolicy, chat_reply, options, serve, states
 from tests.test_search import grown
 
 LEKS = (
@@ -82,6 +81,7 @@ def test_laws_of_the_stack(data: st.DataObject) -> None:
 
 
 def test_nothing_goes_back_or_sums_up_what_is_not_there() -> None:
+    assert "thought" not in STACK.gbnf(("plan", "search", "answer"))
     assert idle((), STACK) == {"pop", "fold"}
     assert STACK.allowed((step("plan"),), 9) == ("search", "answer")
     assert idle((step("search"), step("summary")), STACK) == {"fold"}
@@ -95,13 +95,8 @@ def test_without_pop_and_fold_stack_and_trace_are_one(name: str) -> None:
     assert live(trace, grammar) == tuple(range(len(trace)))
 
 
-def states(*completions: str) -> list[State]:
-    """The states of an episode that takes these steps, from the first."""
-    found = [ENVIRONMENT.start(ASKED)]
-    for text in completions:
-        taken = ENVIRONMENT.parse(found[-1], Completion(text, "stop"))
-        found.append(asyncio.run(ENVIRONMENT.apply(found[-1], taken)))
-    return found
+def path_of(*completions: str) -> list[State]:
+    return states(ENVIRONMENT, *completions, question=ASKED)
 
 
 def prompt(state: State) -> str:
@@ -112,7 +107,7 @@ def test_the_prompt_shows_the_stack_and_passages_only_of_searches_on_it() -> Non
     plan, lek = "<plan> the country of the lek; its capital </plan>", "<search> lek river </search>"
     back, money = "<backtrack> a river; name the money </backtrack>", "<search> lek money of Albania </search>"
     summary = "<summary> The country is Albania. </summary>"
-    path = states(plan, lek, back, money, summary, "<search> capital Tirana </search>")
+    path = path_of(plan, lek, back, money, summary, "<search> capital Tirana </search>")
     assert "Lek (river): The Lek is a river" in prompt(path[2])
     assert prompt(path[2]).endswith("Keep a fact, go back, sum up or answer.")
     assert prompt(path[3]) == f"Question: {ASKED}\n{plan}\n{back}\nSearch or answer."
@@ -121,15 +116,15 @@ def test_the_prompt_shows_the_stack_and_passages_only_of_searches_on_it() -> Non
     assert prompt(path[6]).count("Passages:") == 1
     assert len(path[6].steps) == 6, "the trace keeps all"
     assert path[6].before.steps == path[5].steps
-    again = states(lek, back, lek)
+    again = path_of(lek, back, lek)
     assert "Lek (river)" in prompt(again[3]), "a passage that is found again after a step back is shown again"
 
 
 def test_a_prompt_that_is_too_long_may_only_be_summed_up_or_answered() -> None:
     environment = replace(ENVIRONMENT, chars=700)
-    *_, reading = states("<search> lek river </search>")
+    *_, reading = path_of("<search> lek river </search>")
     assert environment.observe(reading).allowed == ("reasoning", "backtrack", "summary", "answer")
-    *_, long = states("<search> lek river </search>", f"<reasoning> {'the river ' * 30}</reasoning>")
+    *_, long = path_of("<search> lek river </search>", f"<reasoning> {'the river ' * 30}</reasoning>")
     assert environment.observe(long).allowed == ("summary", "answer")
     assert environment.observe(long).messages[-1]["content"].endswith("Sum up or answer.")
     with pytest.raises(StepFormatError, match="wrong_action|may stand"):
@@ -140,15 +135,6 @@ def test_a_prompt_that_is_too_long_may_only_be_summed_up_or_answered() -> None:
     assert base.observe(base.start(ASKED)).allowed == ("answer",)
     asked = asyncio.run(base.apply(base.start(ASKED), Step("query", "q", "lek")))
     assert base.observe(asked).allowed == ("evidence",), "nothing else may follow a query"
-
-
-def test_constraints_and_parser_speak_one_language() -> None:
-    for allowed, text in ((("reasoning", "backtrack"), "<backtrack> a river </backtrack>"),
-                          (("plan", "search"), "<plan> a; b </plan>")):  # fmt: skip
-        assert re.fullmatch(STACK.regex(allowed), text)
-        assert STACK.parse(Completion(text, "stop"), allowed).text == text
-    assert not re.fullmatch(STACK.regex(("search",)), "<summary> x </summary>")
-    assert "thought" not in STACK.gbnf(("plan", "search", "answer"))
 
 
 def test_steps_back_from_one_state_are_twins_whatever_their_notes() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from steprag.experiments.stages import Contender
 from steprag.records.inputs import read_passages, read_questions
 from steprag.records.jsonl import read_json, read_records, write_records
 from steprag.records.training_rows import Trajectory
-from steprag.scores.gold import em_of, parts_of
+from steprag.scores.gold import em_of, holds_golden, parts_of
 from steprag.scores.metrics import parts_match
 from steprag.types import Passage, Prediction, Question, Step, Usage
 from tests.fakes import DictRetriever, Endpoint, answer, chat_reply, evidence, query, serve
@@ -43,23 +42,20 @@ def test_every_part_of_a_ledger_stands_in_its_passage_and_the_decoys_of_a_fork_i
         parts, gold = parts_of(asked), asked.metadata["supporting_ids"]
         assert len(parts) == len(gold) == int(asked.metadata["type"].removeprefix("ledger-"))
         for golden, row in zip(parts, gold, strict=True):
-            assert any(answer in CORPUS[row].text for answer in golden), asked.id
+            assert holds_golden(CORPUS[row].text, golden), asked.id
         assert em_of("; ".join(golden[0] for golden in parts), asked) == 1.0
     for asked in questions("forks.test") + questions("forks.dev"):
         list_row, row = asked.metadata["supporting_ids"]
         named, decoys = CORPUS[list_row].text, asked.metadata["decoys"]
         assert len(decoys) == int(asked.metadata["type"].removeprefix("fork-")) > 0
         assert all(decoy in named for decoy in decoys), asked.id
-        assert any(answer in CORPUS[row].text for answer in asked.golden_answers), asked.id
+        assert holds_golden(CORPUS[row].text, asked.golden_answers), asked.id
 
 
 def test_what_is_asked_in_a_split_is_asked_in_no_other() -> None:
     def asked(*names: str) -> set[str]:
-        rows = set[str]()
-        for one in (one for name in names for one in questions(name)):
-            gold = one.metadata["supporting_ids"]
-            rows |= {gold[-1]} if "decoys" in one.metadata else set(gold)
-        return rows
+        told = [one.metadata for name in names for one in questions(name)]
+        return {row for one in told for row in one["supporting_ids"][-1 if "decoys" in one else 0 :]}
 
     splits = [asked("worked.train"), asked("ledger.dev", "forks.dev", "worked.dev"), asked("ledger.test", "forks.test")]
     assert all(splits)
@@ -134,19 +130,17 @@ def policy(prompt: str, draw: int) -> str:
 def worked(tmp_path: Path, world_index: Path) -> Path:
     """Worked steps over a small world: two readings to keep, two to take back."""
 
-    def episode(name: str, asked: str, *then: tuple[str, str]) -> WorkedEpisode:
-        steps = [WorkedStep("search", f"<search> {asked} </search>")]
-        steps += [WorkedStep(action, f"<{action}> {text} </{action}>") for action, text in then]
-        return WorkedEpisode(name, asked, ("x",), (*steps, WorkedStep("answer", "<answer> x </answer>")))
+    def episode(name: str, asked: str, action: str, said: str) -> WorkedEpisode:
+        steps = (("search", asked), (action, said), ("answer", "x"))
+        return WorkedEpisode(name, asked, ("x",), tuple(WorkedStep(a, f"<{a}> {text} </{a}>") for a, text in steps))
 
     write_records(tmp_path / "episodes.jsonl", [
-        episode("a", "money of Albania", ("summary", "lek")),
-        episode("b", "prose of Peru", ("summary", "sol")),
-        episode("c", "capital of Peru", ("backtrack", "not it")),
-        episode("d", "capital of Albania", ("backtrack", "not it")),
+        episode("a", "money of Albania", "summary", "lek"), episode("b", "prose of Peru", "summary", "sol"),
+        episode("c", "capital of Peru", "backtrack", "not it"),
+        episode("d", "capital of Albania", "backtrack", "not it"),
     ])  # fmt: skip
     corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text(json.dumps({"id": "0", "title": "t", "text": "x"}) + "\n")
+    write_records(corpus, [Passage("0", "t", "x")])
     keys = ["--prompt.profile", "stack", "--episode.depth", "9", "--episode.top_k", "1"]
     files = ["--episodes", str(tmp_path / "episodes.jsonl"), "--corpus", str(corpus), "--index", str(world_index)]
     assert main(["worked", *files, *keys, "--out", str(tmp_path / "worked")]) == 0

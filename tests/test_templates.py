@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,11 +29,22 @@ from training.parity import checked_tokens
 from training.rows import read_file
 
 pytest.importorskip("transformers")
+TEXTS = [json.dumps(pair_row(n)) for n in range(20)]
 SAID = (
     "I need the town. So the next query is <query> a </query>",
     " So <answer> 1 </answer>\n",
     "<think>Hm.</think>\n\nSo <answer> ünï → 2 </answer>",
 )
+
+
+Checked = tuple[list[Any], list[Any], dict[str, list[int]]]
+
+
+def checked(made: list[dict[str, Any]], tokenizer: Any, folder: Path) -> Checked:
+    """Rows of DPO as read and as tokens, and why others are left out, by their numbers."""
+    left_out: dict[str, list[int]] = {}
+    rows = read_file(write(folder / "rows.jsonl", made), "dpo")
+    return rows, checked_tokens(rows, tokenizer, 2000, left_out), left_out
 
 
 @pytest.mark.parametrize("name", GALLERY)
@@ -42,9 +54,7 @@ def test_published_templates(name: str, tmp_path: Path) -> None:
     tokenizer = model.tokenizer(tmp_path)
     history = [*model.prompt(3), *reply(SAID[0]), {"role": "user", "content": "Go on."}]
     made = [{**pair_row(n), "prompt": model.prompt(n), "chosen": reply(text)} for n, text in enumerate(SAID)]
-    rows = read_file(write(tmp_path / "rows.jsonl", [*made, {**pair_row(3), "prompt": history}]), "dpo")
-    left_out: dict[str, list[int]] = {}
-    tokens = checked_tokens(rows, tokenizer, 2000, left_out)
+    rows, tokens, left_out = checked([*made, {**pair_row(3), "prompt": history}], tokenizer, tmp_path)
     assert not left_out
     opens, closes = (tokenizer.encode(text, add_special_tokens=False) for text in (model.opens, model.closes))
     stops = {*tokenizer.convert_tokens_to_ids([*model.ends, model.eos]), closes[-1]}
@@ -72,8 +82,7 @@ def test_published_templates(name: str, tmp_path: Path) -> None:
     ("Think in <think> first.<|im_end|>\n<|im_start|>assistant\n", ""),  # the user's word
 ])  # fmt: skip
 def test_a_thought_that_the_prompt_opens_is_closed_before_the_reply(opens: str, before: str, tmp_path: Path) -> None:
-    texts = [json.dumps(pair_row(n)) for n in range(20)]
-    tokenizer = make_tokenizer(tmp_path, texts, TEMPLATE.replace("<|im_start|>assistant\n", opens))
+    tokenizer = make_tokenizer(tmp_path, TEXTS, TEMPLATE.replace("<|im_start|>assistant\n", opens))
     (said,) = reply("A step.")
     ids = reply_tokens(GALLERY["Qwen3"].prompt(1), said, tokenizer)
     assert tokenizer.decode(ids) == f"{before}A step.<|im_end|>"
@@ -82,8 +91,6 @@ def test_a_thought_that_the_prompt_opens_is_closed_before_the_reply(opens: str, 
 @pytest.mark.parametrize("name", ["Qwen2.5 base", "Gemma 3", "GLM-4", "DeepSeek-R1"])
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
 def test_engines_and_checkpoints_stop_where_training_ends_a_turn(name: str, file: str, tmp_path: Path) -> None:
-    from types import SimpleNamespace
-
     model = GALLERY[name]
     tokenizer, out = model.tokenizer(tmp_path), tmp_path / "out"
     out.mkdir()
@@ -93,11 +100,9 @@ def test_engines_and_checkpoints_stop_where_training_ends_a_turn(name: str, file
     written = read_json(out / "generation_config.json")
     assert written["eos_token_id"] == (told if end in told else [end, *told])
     assert ("temperature" in written) == (file == "generation_config.json")
-    served = SimpleNamespace(
-        generation_config=SimpleNamespace(eos_token_id=told[0] if len(told) == 1 else told or None)
-    )
-    stop_at_turns(served, tokenizer)
-    assert end in served.generation_config.eos_token_id
+    settings = SimpleNamespace(eos_token_id=told[0] if len(told) == 1 else told or None)
+    stop_at_turns(SimpleNamespace(generation_config=settings), tokenizer)
+    assert end in settings.eos_token_id
 
 
 @pytest.mark.parametrize(("name", "complaint"), [
@@ -169,10 +174,9 @@ def test_a_model_with_a_published_template_trains(
 
 def told_of(template: str, folder: Path, said: str = "A step.", **named: str) -> dict[str, list[int]]:
     """The reasons why rows of a ChatML model with this template are left out; the second row is a good one."""
-    tokenizer = make_tokenizer(folder, [json.dumps(pair_row(n)) for n in range(20)], template, **named)
-    rows = read_file(write(folder / "rows.jsonl", [{**pair_row(1), "chosen": reply(said)}, pair_row(2)]), "dpo")
-    left_out: dict[str, list[int]] = {}
-    assert len(checked_tokens(rows, tokenizer, 1000, left_out)) == 2 - sum(map(len, left_out.values()))
+    tokenizer = make_tokenizer(folder, TEXTS, template, **named)
+    _, tokens, left_out = checked([{**pair_row(1), "chosen": reply(said)}, pair_row(2)], tokenizer, folder)
+    assert len(tokens) == 2 - sum(map(len, left_out.values()))
     return left_out
 
 
@@ -215,9 +219,7 @@ def test_no_row_is_trained_as_unknown_tokens(vocabulary: str, refused: list[int]
     common = {"prompt": [{"role": "user", "content": "a"}], "rejected": reply("other")}
     said = ("a  step", "a stride", "step\n", "a <unk>")
     made = [{**pair_row(n), **common, "chosen": reply(text)} for n, text in enumerate(said)]
-    left_out: dict[str, list[int]] = {}
-    checked_tokens(read_file(write(tmp_path / "rows.jsonl", made), "dpo"), tokenizer, 100, left_out)
-    ((reason, numbers),) = left_out.items()
+    ((reason, numbers),) = checked(made, tokenizer, tmp_path)[2].items()
     assert "no tokens for some of its characters" in reason
     assert numbers == refused
 
@@ -231,17 +233,13 @@ def test_a_reply_is_learnt_in_the_characters_that_were_sampled(
     """Of é the letter and its mark, of ﬁ the ligature, whichever form the tokenizer brings prompts into."""
     from tokenizers import normalizers
 
-    tokenizer = make_tokenizer(tmp_path, [json.dumps(pair_row(n)) for n in range(20)], TEMPLATE)
+    tokenizer = make_tokenizer(tmp_path, TEXTS, TEMPLATE)
     steps = [getattr(normalizers, form)() for form in forms]
     tokenizer.backend_tokenizer.normalizer = steps[0] if len(steps) == 1 else normalizers.Sequence(steps)
-    rows = [{**pair_row(1), "chosen": reply("Cafe\u0301 of the \ufb01rst <answer> A\u030a </answer>")}, pair_row(2)]
-    left_out: dict[str, list[int]] = {}
-    made = checked_tokens(read_file(write(tmp_path / "rows.jsonl", rows), "dpo"), tokenizer, 1000, left_out)
-    if reason:
-        assert [reason in told for told in left_out] == [True]
-        return
-    assert not left_out
-    assert tokenizer.decode(made[0].completions[0]).startswith(rows[0]["chosen"][0]["content"])
+    said = "Cafe\u0301 of the \ufb01rst <answer> A\u030a </answer>"
+    _, made, left_out = checked([{**pair_row(1), "chosen": reply(said)}, pair_row(2)], tokenizer, tmp_path)
+    assert [reason and reason in told for told in left_out] == [True] * bool(reason)
+    assert reason or tokenizer.decode(made[0].completions[0]).startswith(said)
 
 
 def test_scores_of_sglang_are_asked_with_what_the_template_is_told(tmp_path: Path) -> None:
@@ -254,10 +252,7 @@ def test_scores_of_sglang_are_asked_with_what_the_template_is_told(tmp_path: Pat
     async def post(path: str, body: dict[str, Any]) -> object:
         assert path == "/generate"
         sent.append(body["input_ids"])
-        told = [[-0.5, token, None] for token in body["input_ids"]]
-        return {
-            "meta_info": {"input_token_logprobs": told, "prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
-        }
+        return {"meta_info": {"input_token_logprobs": [[-0.5, token, None] for token in body["input_ids"]]}}
 
     prompt = tuple(published.prompt(1))
     for kwargs in ({}, {"enable_thinking": False}):

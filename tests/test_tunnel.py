@@ -81,19 +81,13 @@ def test_the_truth_is_with_a_demonstrator_that_never_errs() -> None:
     assert any(len(tree_of(world, one, CAREFUL).nodes) > 2 * one.metadata["hops"] + 2 for one in asked)  # a dead end
 
 
-def prompts_of(world: FactWorld, count: int) -> list[list[int]]:
-    """Tokens of whole demonstrations."""
-    rows = demonstrations(world, "middle", HOPS, count, random.Random(1))
-    return [row.ids for row in rows]
-
-
 def test_the_forward_pass_is_that_of_transformers() -> None:
     from transformers import LlamaForCausalLM
 
     theirs, ours = LlamaForCausalLM.from_pretrained(START, dtype=torch.float32), start_of("middle")
-    for ids in prompts_of(FactWorld(4), 6):
-        row = torch.tensor([ids])
-        told = logits(ours, forward(ours, row, torch.arange(len(ids))[None]))
+    for shown in demonstrations(FactWorld(4), "middle", HOPS, 6, random.Random(1)):
+        row = torch.tensor([shown.ids])
+        told = logits(ours, forward(ours, row, torch.arange(row.shape[1])[None]))
         assert torch.allclose(told, theirs(input_ids=row).logits, atol=1e-4)
 
 
@@ -110,10 +104,8 @@ def test_the_policy_answers_as_if_it_were_asked_alone(temperature: float) -> Non
     policy = BatchedPolicy(start, temperature)
     together = asyncio.run(said(policy, list(range(12)), 3))
     assert asyncio.run(said(policy, list(range(12)), 3)) == together  # from what it has kept
-    assert [asyncio.run(said(BatchedPolicy(start, temperature), [i], 3))[0] for i in (2, 7)] == [
-        together[2],
-        together[7],
-    ]
+    for i in (2, 7):
+        assert asyncio.run(said(BatchedPolicy(start, temperature), [i], 3)) == [together[i]]
 
 
 def test_the_start_answers_some_questions() -> None:
@@ -168,9 +160,8 @@ def test_every_label_speaks_of_every_tree(forest: Forest) -> None:
 
 def test_skills_are_the_relation_due_and_the_word() -> None:
     world = FactWorld(8)
-    asked = next(
-        one for one in world.questions(60, (2,)) if world.fact(*one.question.split()[:2])[1] in "serves endows"
-    )
+    both = world.questions(60, (2,))
+    asked = next(one for one in both if world.fact(*one.question.split()[:2])[1] in "serves endows")
     relations = asked.question.split()[1:]
     told = skills(tree_of(world, asked, CAREFUL))
     assert told[1][:2] == ("query", relations[0])
@@ -205,14 +196,11 @@ def test_searches_grow_the_same_kind_of_tree(how: str) -> None:
 def test_training_moves_towards_what_is_chosen(forest: Forest) -> None:
     rows, rng = pair_rows(made_pairs(ARMS[2], LABELS["marked facts"], forest)), np.random.default_rng(0)
     schedule = Schedule(6, 8, 1e-3)
-    for weights in (
-        dpo(forest.weights, rows, schedule, rng),
-        sft(forest.weights, [one for one, _ in rows], schedule, rng),
-    ):
-        likely = [
-            token_logps(each, packed([(chosen,) for chosen, _ in rows])).mean() for each in (forest.weights, weights)
-        ]
-        assert likely[1] > likely[0]
+    chosen = [one for one, _ in rows]
+    trained = dpo(forest.weights, rows, schedule, rng), sft(forest.weights, chosen, schedule, rng)
+    policies = (forest.weights, *trained)
+    before, *after = (token_logps(each, packed([(one,) for one in chosen])).mean() for each in policies)
+    assert min(after) > before
 
 
 @pytest.mark.slow
@@ -343,19 +331,14 @@ def test_rates_are_chosen_by_validation(
     assert "| outcomes |" in capsys.readouterr().out.partition("## Learning rates")[2]
 
 
-@pytest.mark.parametrize(
-    ("option", "said"),
-    [
-        (["--arms", "outcome"], "unknown arm 'outcome'; known: start"),
-        (["--cells", "x"], "unknown cell 'x'"),
-        (["--seeds", "0"], "--seeds is 1 or more"),
-        (["--jobs", "-1"], "--jobs is 0 or more"),
-        (["--search", "tests.test_tunnel:nothing"], "--search: tests.test_tunnel:nothing cannot be imported"),
-        (["--reward", "tests.test_tunnel:nothing"], "module 'tests.test_tunnel' has no attribute 'nothing'"),
-        (["--reward", "tests.test_tunnel"], "--reward: 'tests.test_tunnel' should be module:function"),
-        (["--reward", ":nothing"], "--reward: :nothing cannot be imported"),
-    ],
-)
+@pytest.mark.parametrize(("option", "said"), [
+    (["--arms", "outcome"], "unknown arm 'outcome'; known: start"), (["--cells", "x"], "unknown cell 'x'"),
+    (["--seeds", "0"], "--seeds is 1 or more"), (["--jobs", "-1"], "--jobs is 0 or more"),
+    (["--search", "tests.test_tunnel:nothing"], "--search: tests.test_tunnel:nothing cannot be imported"),
+    (["--reward", "tests.test_tunnel:nothing"], "module 'tests.test_tunnel' has no attribute 'nothing'"),
+    (["--reward", "tests.test_tunnel"], "--reward: 'tests.test_tunnel' should be module:function"),
+    (["--reward", ":nothing"], "--reward: :nothing cannot be imported"),
+])  # fmt: skip
 def test_wrong_options(option: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tunnel", "--out", str(tmp_path), *option]) == 2
     assert said in capsys.readouterr().err

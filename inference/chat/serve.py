@@ -175,7 +175,7 @@ async def _rewriter(config: ChatConfig, agent: OpenAgent) -> AsyncIterator[Rewri
 
 
 @asynccontextmanager
-async def _sampling(config: ChatConfig, agent: Agent) -> AsyncIterator[Model | None]:
+async def _sampling(config: ChatConfig, agent: OpenAgent) -> AsyncIterator[Model | None]:
     """The policy of further tries where the first one is greedy: it would write the same again."""
     greedy, policy = config.policy.temperature == 0, agent.policy.policy
     if not greedy or not isinstance(policy, OpenAIPolicy):

@@ -36,23 +36,20 @@ def checked_profile(prompt: PromptConfig, policy: PolicyConfig) -> PromptProfile
     files = resolve_model(policy.model, policy.adapter)
     if not prompt.unchecked:
         folder, manifest = training_manifest(files)
-        _check_kwargs(folder, manifest, policy.chat_template_kwargs)
-        _check_thought(folder, manifest, policy)
+        _check_told(folder, manifest, policy)
     return profile_for(prompt, files)
 
 
-def _check_kwargs(folder: Path, manifest: dict[str, Any], asked: dict[str, Any]) -> None:
-    """Raises ConfigError where the chat template would be told something else than in training."""
-    trained = _section(_section(manifest, "config"), "chat_template_kwargs")
+def _check_told(folder: Path, manifest: dict[str, Any], policy: PolicyConfig) -> None:
+    """Raises ConfigError where the chat template would be told something else than in training, or a step would be
+    forced into the thought that it was trained to close first.
+    """
+    trained, asked = _section(_section(manifest, "config"), "chat_template_kwargs"), policy.chat_template_kwargs
     if manifest and trained != asked:
         raise ConfigError(
             f"{folder} was trained with chat_template_kwargs {json.dumps(trained)}, not {json.dumps(asked)}; give "
             "--policy.chat_template_kwargs the same, or --prompt.unchecked true"
         )
-
-
-def _check_thought(folder: Path, manifest: dict[str, Any], policy: PolicyConfig) -> None:
-    """Raises ConfigError where a step would be forced into the thought that it was trained to close first."""
     if manifest.get("thought") and policy.constrained and policy.engine in STEPS_FORCED:
         raise ConfigError(
             f"{folder} closes the {manifest['thought']} of its prompts before a step, which constrained output forbids;"

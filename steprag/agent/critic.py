@@ -17,7 +17,7 @@ from steprag.engines.models import ModelFiles, adapter_hash, resolve_model, weig
 from steprag.engines.pretrained import from_pretrained, loading
 from steprag.engines.threads import one_load, spin_briefly
 from steprag.engines.tokens import prompt_tokens, reply_tokens
-from steprag.engines.weights import load_tokenizer
+from steprag.engines.weights import base_weights, load_tokenizer
 from steprag.errors import ConfigError
 from steprag.types import Message, Step
 
@@ -106,8 +106,6 @@ class Critic:
 
 
 def _loaded(checkpoint: CriticFiles) -> Any:
-    from steprag.engines.weights import base_weights
-
     with one_load():
         import torch
         from peft import PeftModel
@@ -115,13 +113,8 @@ def _loaded(checkpoint: CriticFiles) -> Any:
 
         files, dtype = checkpoint.files, torch.bfloat16 if checkpoint.bf16 else torch.float32
         logging.set_verbosity_error()  # it would say that the head is not in the base
-        model: Any = from_pretrained(
-            AutoModelForSequenceClassification,
-            base_weights(files),
-            dtype=dtype,
-            num_labels=1,
-            attn_implementation="sdpa",
-        )
+        model: Any = from_pretrained(AutoModelForSequenceClassification, base_weights(files), dtype=dtype, num_labels=1,
+                                     attn_implementation="sdpa")  # fmt: skip
         if files.adapter is None:
             return model
         with loading(files.adapter):

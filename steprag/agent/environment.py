@@ -63,7 +63,8 @@ class Environment:
         """
         grammar = self.profile.grammar
         names = grammar.allowed(state.steps, self.depth)
-        if self.chars is None or _length(self.profile.render(state, names)) <= self.chars:
+        shown = () if self.chars is None else self.profile.render(state, names)
+        if self.chars is None or sum(len(message["content"]) for message in shown) <= self.chars:
             return names
         following = grammar.transitions[state.steps[-1].action if state.steps else START]
         shorter = tuple(name for name in names if grammar.action(name).effect in ("fold", "end"))
@@ -105,10 +106,6 @@ class Environment:
     def ended(self, state: State) -> bool:
         """Whether the last step ends the episode (an answer, in the base grammar). The depth is not looked at."""
         return bool(state.steps) and self.profile.grammar.action(state.steps[-1].action).terminal
-
-
-def _length(messages: tuple[Message, ...]) -> int:
-    return sum(len(message["content"]) for message in messages)
 
 
 def parse_all(

@@ -133,12 +133,10 @@ def screened(passages: Iterable[Passage]) -> tuple[Passage, ...]:
 
     A passage of such sentences only keeps its place with an empty text. Other sentences are unchanged.
     """
-    return tuple(_screened(passage) for passage in passages)
-
-
-def _screened(passage: Passage) -> Passage:
-    title, text = without_instructions(passage.title), without_instructions(passage.text)
-    return passage if (title, text) == (passage.title, passage.text) else replace(passage, title=title, text=text)
+    return tuple(
+        replace(passage, title=without_instructions(passage.title), text=without_instructions(passage.text))
+        for passage in passages
+    )
 
 
 def without_instructions(text: str) -> str:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
+
 from steprag.agent.schemas import Plain, SchemaReader
 from steprag.errors import ConfigError, quoted
 from steprag.records.json_text import NotJson, decoded
@@ -138,17 +140,10 @@ def _object(text: str, tool: ToolSpec) -> dict[str, Any]:
 def specs_in(manifest: Mapping[str, Any]) -> tuple[ToolSpec, ...]:
     """The tools that a run's manifest names, as `asdict` wrote them; none where it names none. Raises ConfigError."""
     try:
-        return tuple(
-            ToolSpec(row["name"], row["description"], tuple(map(_argument, row["arguments"])))
-            for row in manifest.get("tools") or ()
-        )
-    except (TypeError, KeyError) as error:
-        raise ConfigError(f"the manifest's tools cannot be read ({error}); restore it from a copy of the run") from None
-
-
-def _argument(row: Mapping[str, Any]) -> Argument:
-    parts = tuple(map(_argument, row.get("parts", ())))  # runs before there were parts have none
-    return Argument(row["name"], row["kind"], row["required"], tuple(row["choices"]), parts)
+        return TypeAdapter(tuple[ToolSpec, ...]).validate_python(manifest.get("tools") or ())
+    except ValidationError as error:
+        told = error.errors()[0]["msg"].lower()
+        raise ConfigError(f"the manifest's tools cannot be read ({told}); restore it from a copy of the run") from None
 
 
 def spec_of(name: str, description: str, schema: Mapping[str, Any]) -> ToolSpec:

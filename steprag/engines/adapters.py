@@ -197,14 +197,10 @@ def _converted(folder: Path, shape: BaseShape) -> dict[str, np.ndarray]:
         heads = shape.heads if module.endswith("q_proj") else shape.kv_heads
         if rows.ndim != 2 or (side == "B" and module in _ROTARY and rows.shape[0] % (2 * heads)):
             raise ConfigError(f"{folder} cannot become a GGUF adapter: {name} has the shape {tuple(rows.shape)}")
-        _check_width(folder, module, side, rows, shape)
+        if side == "A" and module == "self_attn.q_proj" and rows.shape[1] != shape.hidden:
+            # The last chance to see an adapter of another base: llama.cpp's own complaint names tensors only.
+            raise ConfigError(f"{folder} was made for a model of width {rows.shape[1]}, not {shape.hidden}")
         if side == "B" and shape.architecture == "llama" and module in _ROTARY:
             rows = permute_rows(rows, heads)
         converted[f"blk.{layer}.{_MODULES[module]}.weight.lora_{side.lower()}"] = rows
     return converted
-
-
-def _check_width(folder: Path, module: str, side: str, rows: np.ndarray, shape: BaseShape) -> None:
-    """The last chance to see an adapter of another base: llama.cpp's own complaint names tensors only."""
-    if side == "A" and module == "self_attn.q_proj" and rows.shape[1] != shape.hidden:
-        raise ConfigError(f"{folder} was made for a model of width {rows.shape[1]}, not {shape.hidden}")

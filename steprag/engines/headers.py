@@ -28,11 +28,9 @@ class _Head:
         self._content, self._place = content, 0
 
     def bytes(self, count: int) -> bytes:
-        end = self._place + count
-        if end > len(self._content):
-            raise _Cut
-        piece, self._place = self._content[self._place : end], end
-        return piece
+        self._room(count)
+        self._place += count
+        return self._content[self._place - count : self._place]
 
     def number(self, kind: str) -> Any:
         return struct.unpack(f"<{kind}", self.bytes(struct.calcsize(f"<{kind}")))[0]

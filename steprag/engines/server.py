@@ -6,18 +6,15 @@ import contextlib
 import http.client
 import itertools
 import os
-import queue
 import secrets
 import signal
 import subprocess
-import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
 from urllib.parse import urlsplit
 
 from steprag.engines import launch
@@ -28,7 +25,7 @@ from steprag.net.hosts import is_loopback
 from steprag.records.json_text import decoded
 
 _STARTUP_SECONDS = {"llamacpp": 120.0, "transformers": 300.0, "vllm": 1800.0}
-_STOP_SECONDS = 8.0  # more than the guard in `child` takes to end a stubborn command
+_STOP_SECONDS = 8.0  # more than the guard takes to end a stubborn command
 _LOG_NUMBERS = itertools.count(1)
 
 
@@ -92,11 +89,11 @@ def check_reachable(spec: EngineSpec) -> None:
 def _start(command: EngineCommand, log_path: Path) -> subprocess.Popen[bytes]:
     with log_path.open("wb") as log:
         # A session of its own: Ctrl-C reaches the parent alone, which then stops the engine in order, and the
-        # whole group can be killed. Standard input is the pipe that tells the child of our end (see `child`).
+        # whole group can be killed. Standard input is the pipe that tells the child of our end (see `outlive_guard`).
         return subprocess.Popen(
             command.argv,
             stdin=subprocess.PIPE,
-            stdout=log if command.url else subprocess.PIPE,
+            stdout=log,
             stderr=log,
             env={**os.environ, **command.env},
             start_new_session=True,
@@ -104,30 +101,20 @@ def _start(command: EngineCommand, log_path: Path) -> subprocess.Popen[bytes]:
 
 
 def _announced(process: subprocess.Popen[bytes], log_path: Path, deadline: float) -> str:
-    """The URL that the child writes as the first JSON line of its standard output."""
-    lines: queue.Queue[str] = queue.Queue()
-    assert process.stdout is not None
-    threading.Thread(target=_read_url, args=(process.stdout, lines), daemon=True).start()
+    """The URL that the child writes as a JSON line of its own, among what it logs."""
     while time.monotonic() < deadline:
-        with contextlib.suppress(queue.Empty):
-            if url := lines.get(timeout=0.2):
-                return url
+        alive = process.poll() is None  # asked first: its last words are read too
+        said = (line for line in log_path.read_bytes().splitlines() if line.startswith(b'{"url"'))
+        if url := next(filter(None, map(_url_in, said)), None):
+            return url
+        if not alive:
             break
-        if process.poll() is not None:
-            break
+        time.sleep(0.05)
     raise _unavailable(process, log_path)
 
 
-def _read_url(stream: IO[bytes], lines: queue.Queue[str]) -> None:
-    """Put the URL into the queue, or "" at the end of the stream; then keep reading, so that no write ever blocks."""
-    for line in stream:
-        if line.startswith(b'{"url"') and (url := _url_in(line)):
-            lines.put(url)
-    lines.put("")
-
-
 def _url_in(line: bytes) -> str | None:
-    """The address that a line of the child names; None where it is none of an engine of ours."""
+    """The address that a line of the child names; None where it is none of an engine of ours, or not whole yet."""
     try:
         url = decoded(line)["url"]
         return url if urlsplit(url).scheme == "http" and urlsplit(url).port else None

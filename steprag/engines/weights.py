@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import json
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -23,29 +22,22 @@ from steprag.engines.adapters import written_gguf
 from steprag.engines.headers import gguf_values
 from steprag.engines.models import (
     EMBEDDED,
+    GGUF_SHA256,
     ModelFiles,
     adapter_hash,
     cache_dir,
     embedded_gguf,
-    embedded_sha256,
     hub_revision,
     resolve_model,
     sha256_of,
     weights_hash,
 )
-from steprag.engines.pretrained import (
-    MODEL_FILES,
-    TOKENIZER_FILES,
-    copy_tokenizer,
-    fetched,
-    from_pretrained,
-    loading,
-)
+from steprag.engines.pretrained import MODEL_FILES, TOKENIZER_FILES, copy_tokenizer, fetched, from_pretrained, loading
 from steprag.engines.templates import KWARGS
 from steprag.engines.threads import fast_dtype, one_load
 from steprag.engines.tokens import write_stops
 from steprag.errors import ConfigError
-from steprag.records.jsonl import read_json
+from steprag.records.jsonl import read_json, write_json
 
 if TYPE_CHECKING:
     from gguf import GGUFReader, GGUFWriter
@@ -117,7 +109,7 @@ def transformers_folder(files: ModelFiles) -> str:
     key = hashlib.sha256(f"{base}\n{adapter}".encode()).hexdigest()[:16]
     target = cache_dir() / "joined" / f"{files.label}-{key}".replace("@", "-")
     links = _links(base, adapter)
-    return str(_made_once(target, lambda folder: _join(links, folder), current=lambda folder: _joins(folder, links)))
+    return str(_made_once(target, lambda folder: _join(links, folder), current=lambda folder: links == _joined(folder)))
 
 
 def merged_folder(files: ModelFiles) -> str:
@@ -192,8 +184,8 @@ def _join(links: dict[str, Path], folder: Path) -> None:
         (folder / name).symlink_to(source)
 
 
-def _joins(folder: Path, links: dict[str, Path]) -> bool:
-    return folder.is_dir() and links == {link.name: link.readlink() for link in folder.iterdir()}
+def _joined(folder: Path) -> dict[str, Path]:
+    return {link.name: link.readlink() for link in folder.iterdir()} if folder.is_dir() else {}
 
 
 def _is_current(folder: Path) -> bool:
@@ -202,7 +194,7 @@ def _is_current(folder: Path) -> bool:
 
 
 def _manifest() -> dict[str, Any]:
-    return {"format": _FORMAT, "model": EMBEDDED, "gguf_sha256": embedded_sha256()}
+    return {"format": _FORMAT, "model": EMBEDDED, "gguf_sha256": GGUF_SHA256}
 
 
 def _made_once(target: Path, fill: Callable[[Path], None], *, current: Callable[[Path], bool]) -> Path:
@@ -250,7 +242,7 @@ def _write_hf(gguf: Path, folder: Path) -> None:
     with loading(gguf):
         reader = GGUFReader(gguf)
     _write_tokenizer(reader, folder, model.config.max_position_embeddings)
-    _write_json(folder / _MANIFEST, _manifest())
+    write_json(folder / _MANIFEST, _manifest())
 
 
 def _write_tokenizer(reader: GGUFReader, folder: Path, max_length: int) -> None:
@@ -280,11 +272,7 @@ def _write_tokenizer(reader: GGUFReader, folder: Path, max_length: int) -> None:
         "clean_up_tokenization_spaces": False,
         "chat_template": reader.fields["tokenizer.chat_template"].contents(),
     }
-    _write_json(folder / "tokenizer_config.json", {**settings, **{name: tokens[i] for name, i in ids.items()}})
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(folder / "tokenizer_config.json", {**settings, **{name: tokens[i] for name, i in ids.items()}})
 
 
 def eight_bit_gguf() -> Path:
@@ -295,7 +283,7 @@ def eight_bit_gguf() -> Path:
     8 bits lose next to nothing of numbers that came from 4 (less than 0.4 % of a block's greatest).
     """
     source = embedded_gguf()
-    target = cache_dir() / "weights" / f"{EMBEDDED}-q8_0-{embedded_sha256()[:12]}-{_GGUF_FORMAT}.gguf"
+    target = cache_dir() / "weights" / f"{EMBEDDED}-q8_0-{GGUF_SHA256[:12]}-{_GGUF_FORMAT}.gguf"
     if not target.is_file():
         with written_gguf(target, "llama") as writer:  # two processes may race: both write the same bytes
             _copy_in_eight_bits(source, writer)
@@ -309,7 +297,8 @@ def _copy_in_eight_bits(source: Path, writer: GGUFWriter) -> None:
     reader = GGUFReader(source)
     for field in reader.fields.values():
         if not field.name.startswith("GGUF.") and field.name not in ("general.architecture", "general.file_type"):
-            _copy_field(writer, field)
+            inner = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=inner)
     writer.add_file_type(7)  # llama.cpp's MOSTLY_Q8_0
     for tensor in reader.tensors:
         matrix = tensor.tensor_type in (GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0)
@@ -319,9 +308,3 @@ def _copy_in_eight_bits(source: Path, writer: GGUFWriter) -> None:
             writer.add_tensor(tensor.name, packed, raw_dtype=GGMLQuantizationType.Q8_0)
         else:
             writer.add_tensor(tensor.name, values)
-
-
-def _copy_field(writer: Any, field: Any) -> None:
-    kind = field.types[0]
-    inner = field.types[-1] if len(field.types) > 1 else None
-    writer.add_key_value(field.name, field.contents(), kind, sub_type=inner)

@@ -21,7 +21,6 @@ from steprag import atlas
 from steprag.config.load import parse_arguments
 from steprag.console.plots import can_draw, new_figure, save_png
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.engines.outlive_guard import running
 from steprag.engines.threads import spin_briefly
 from steprag.errors import ConfigError
@@ -257,7 +256,3 @@ def _transcript(prediction: Prediction) -> list[str]:
         if step.action == "query":
             lines.append(f"{'':<14}finds: " + "; ".join(f"{one.title} {texts[one.id]}" for one in next(found)))
     return lines
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from steprag import atlas
 from steprag.config.load import RECIPES, parse_arguments
-from steprag.console.terminal import guarded
 from steprag.engines.threads import spin_briefly
 from steprag.errors import ConfigError
 from steprag.experiments.contenders import (
@@ -257,7 +256,3 @@ def answers(proof: Proof, contender: Contender, *questions: str, index: Path, li
         contender.run, "infer", *proof.served, *contender.options, *questions,
         config=RECIPES / "inference/demo.yaml", index=index, limit=limit,
     )  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

@@ -14,7 +14,6 @@ from typing import Any
 
 from steprag import atlas
 from steprag.config.load import RECIPES, parse_arguments
-from steprag.console.terminal import guarded
 from steprag.engines.threads import spin_briefly, usable_cores
 from steprag.experiments.options import fast, lanes_asked, proof_parser, recipe, sizes_asked
 from steprag.experiments.report import as_typed, bears, compared_runs, write_with_costs
@@ -268,7 +267,3 @@ def by_size(runs: list[Contender], compared: dict[str, Any]) -> list[str]:
         return []
     parts = {kind: part for kind, part in compared.get("groups", {}).items() if kind[-1:].isdigit()}
     return [f"- stack on {kind}: {bears(part[stack]['differences'][base])}." for kind, part in parts.items()]
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

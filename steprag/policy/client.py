@@ -85,7 +85,7 @@ class OpenAIPolicy:
             max_retries=config.retries,
             http_client=_AioClient(asked, seconds=config.timeout, secret=key),
         )
-        self._headers: dict[str, str] = {}
+        self._options: openai.RequestOptions = {}
         self._scorers: list[EndpointScorer] = []
         self._where = f"{model} at {self._client.base_url}"
 
@@ -115,7 +115,7 @@ class OpenAIPolicy:
         if self._config.session_header is None:
             return self
         other = copy.copy(self)
-        other._headers = {self._config.session_header: quote(name, safe="/")}
+        other._options = {"headers": {self._config.session_header: quote(name, safe="/")}}
         return other
 
     def repeats(self, messages: tuple[Message, ...], allowed: tuple[str, ...]) -> bool:
@@ -242,11 +242,6 @@ class OpenAIPolicy:
         """The reply as a sample. Raises ValueError where it makes no sense."""
         form, engine = self._grammar, self._config.engine
         return sample_of(reply, form.stop, begun(messages), engine, thinks=form.thinks)
-
-    @property
-    def _options(self) -> openai.RequestOptions:
-        """What each request is sent with."""
-        return {"headers": self._headers} if self._headers else {}
 
     def _request(self, messages: tuple[Message, ...], allowed: tuple[str, ...], n: int, seed: int) -> dict[str, Any]:
         return request_body(self._config, self._model, self._grammar, messages, allowed, n=n, seed=seed)

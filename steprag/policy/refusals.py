@@ -15,14 +15,7 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from steprag.errors import (
-    ContentFiltered,
-    PolicyError,
-    PolicyRefused,
-    PolicyUnavailable,
-    StepragError,
-    shortened,
-)
+from steprag.errors import ContentFiltered, PolicyError, PolicyRefused, PolicyUnavailable, StepragError, shortened
 
 SHOWN = 300
 """Characters of a provider's words in a message."""

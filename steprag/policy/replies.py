@@ -55,7 +55,7 @@ def sample_of(reply: object, stop: tuple[str, ...], begun: str, engine: str, *, 
     if not completions:
         raise ContentFiltered(f"the provider's filter took the reply (finish_reason {quoted(read[0].finish)})")
     used = body.get("usage") or choices[0].get("usage")
-    return Sample(completions, _usage(used, 1.0 if engine != "llamacpp" else _times_the_first(completions)))
+    return Sample(completions, usage_of(used, 1.0 if engine != "llamacpp" else _times_the_first(completions)))
 
 
 def _object(value: object, where: str) -> Mapping[str, Any]:
@@ -159,7 +159,7 @@ def _times_the_first(completions: tuple[Completion, ...]) -> float:
     return sum(len(one.text) for one in completions) / first if first else len(completions)
 
 
-def _usage(told: object, times: float) -> Usage:
+def usage_of(told: object, times: float = 1.0) -> Usage:
     """What the reply says it used, its generated tokens `times` over; 0 of what it does not say. Raises ValueError."""
     used = told if isinstance(told, Mapping) else {}
     details = used.get("prompt_tokens_details")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from steprag.config.sections import PolicyConfig
+from steprag.engines.tokens import writes_on
 from steprag.types import Message
 
 MOST_STOPS = 4
@@ -97,21 +98,15 @@ def _constraint(config: PolicyConfig, form: OutputFormat, allowed: tuple[str, ..
         return {}
     if dialect := _DIALECTS.get(config.engine):
         return dialect(form, allowed)
-    schema = form.schema(allowed)
-    return {"response_format": _strict(schema)} if schema else {}
-
-
-def _strict(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
+    reply = {"name": "reply", "strict": True, "schema": form.schema(allowed)}
+    return {"response_format": {"type": "json_schema", "json_schema": reply}} if reply["schema"] else {}
 
 
 def _continuation(config: PolicyConfig, messages: tuple[Message, ...]) -> Mapping[str, Any]:
     """The fields that make an engine continue the assistant's last message; llama.cpp does so unasked, and an endpoint
     of unknown make may begin a new message instead.
     """
-    if begun(messages) and config.engine in ("vllm", "sglang"):
-        return {"continue_final_message": True, "add_generation_prompt": False}
-    return {}
+    return writes_on(messages) if begun(messages) and config.engine in ("vllm", "sglang") else {}
 
 
 def _truncation(config: PolicyConfig) -> Mapping[str, float]:

@@ -20,13 +20,14 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import AliasPath, BaseModel, Field
 
 from steprag.engines.models import resolve_model
 from steprag.engines.tokens import prompt_tokens, writes_on
 from steprag.engines.weights import load_tokenizer
 from steprag.errors import ConfigError
-from steprag.types import COUNTABLE, Completion, Message, Sample, Usage
+from steprag.policy.replies import usage_of
+from steprag.types import Completion, Message, Sample, Usage
 
 SCORED = "scored"
 """`Completion.finish` of a text that was given, not sampled."""
@@ -41,60 +42,29 @@ Post = Callable[[str, dict[str, Any]], Awaitable[object]]
 
 
 class _Reported(BaseModel):
-    id: int
+    id: int = -1  # vLLM's are keys
     logprob: float
-
-
-class _Logprobs(BaseModel):
-    content: list[_Reported]
-
-
-class _Details(BaseModel):
-    cached_tokens: int | None = 0
-
-
-class _Spent(BaseModel):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    prompt_tokens_details: _Details | None = None
-
-
-class _ChatChoice(BaseModel):
-    logprobs: _Logprobs
 
 
 class _Chat(BaseModel):
-    choices: list[_ChatChoice]
-    usage: _Spent = _Spent()
-
-
-class _PromptToken(BaseModel):
-    logprob: float
-
-
-class _PromptChoice(BaseModel):
-    prompt_logprobs: list[dict[int, _PromptToken] | None]
+    told: list[_Reported] = Field(validation_alias=AliasPath("choices", 0, "logprobs", "content"))
+    usage: object = None
 
 
 class _Prompted(BaseModel):
-    choices: list[_PromptChoice]
-    usage: _Spent = _Spent()
-
-
-class _Meta(BaseModel):
-    input_token_logprobs: list[tuple[float | None, int, str | None]]
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
+    told: list[dict[int, _Reported] | None] = Field(validation_alias=AliasPath("choices", 0, "prompt_logprobs"))
+    usage: object = None
 
 
 class _Generated(BaseModel):
-    meta_info: _Meta
+    told: list[tuple[float | None, int, str | None]] = Field(
+        validation_alias=AliasPath("meta_info", "input_token_logprobs")
+    )
+    meta_info: dict[str, Any]
 
 
 class _Told(BaseModel):
     logprobs: list[float]
-    prompt_tokens: int
     completion_tokens: int
 
 
@@ -143,8 +113,6 @@ class EndpointScorer:
             raise ValueError(f"a token's log-probability is missing ({error})") from None
         if not logprobs or not all(math.isfinite(one) and one <= ROUNDING for one in logprobs):
             raise ValueError("the log-probabilities are none of the text's")
-        if not all(0 <= count <= COUNTABLE for count in vars(usage).values()):
-            raise ValueError("usage: counts out of range")
         return Sample((Completion(text, SCORED, tuple(min(one, 0.0) for one in logprobs)),), usage)
 
     async def _llamacpp(self, messages: tuple[Message, ...], text: str) -> tuple[list[float], Usage]:
@@ -160,8 +128,7 @@ class EndpointScorer:
             "cache_prompt": True,
         }
         reply = _Chat.model_validate(await self._post("/v1/chat/completions", request))
-        told = reply.choices[0].logprobs.content[: len(wanted)]
-        return _of(wanted, [(one.id, one.logprob) for one in told]), _usage(reply.usage)
+        return _of(wanted, [(one.id, one.logprob) for one in reply.told[: len(wanted)]]), usage_of(reply.usage)
 
     async def _vllm(self, messages: tuple[Message, ...], text: str) -> tuple[list[float], Usage]:
         wanted = await self._tokens(text, {"model": self._model, "prompt": text, "add_special_tokens": False})
@@ -175,11 +142,11 @@ class EndpointScorer:
             "prompt_logprobs": 0,
         }
         reply = _Prompted.model_validate(await self._post("/v1/completions", request))
-        told = reply.choices[0].prompt_logprobs[len(prompt) :]
+        told = reply.told[len(prompt) :]
         if len(told) != len(wanted):
             return [], Usage()
         found = [(token, (one or {})[token].logprob) for one, token in zip(told, wanted, strict=True)]
-        return _of(wanted, found), _usage(reply.usage)
+        return _of(wanted, found), usage_of(reply.usage)
 
     async def _sglang(self, messages: tuple[Message, ...], text: str) -> tuple[list[float], Usage]:
         tokenizer = self._served_tokenizer()
@@ -191,16 +158,15 @@ class EndpointScorer:
             "return_logprob": True,
             "logprob_start_len": len(prompt) - 1,  # the first one told has none
         }
-        meta = _Generated.model_validate(await self._post("/generate", request)).meta_info
-        told = meta.input_token_logprobs[-len(wanted) :]
-        usage = Usage(1, meta.prompt_tokens, meta.completion_tokens, min(meta.cached_tokens, meta.prompt_tokens))
-        return _of(wanted, [(token, math.nan if one is None else one) for one, token, _ in told]), usage
+        reply = _Generated.model_validate(await self._post("/generate", request))
+        found = [(token, math.nan if one is None else one) for one, token, _ in reply.told[-len(wanted) :]]
+        return _of(wanted, found), usage_of({**reply.meta_info, "prompt_tokens_details": reply.meta_info})
 
     async def _transformers(self, messages: tuple[Message, ...], text: str) -> tuple[list[float], Usage]:
         request = {"model": self._model, "messages": [dict(message) for message in messages], "text": text}
-        told = _Told.model_validate(await self._post("/score", request))
-        right = len(told.logprobs) == told.completion_tokens
-        return told.logprobs if right else [], Usage(1, told.prompt_tokens, told.completion_tokens)
+        reply = await self._post("/score", request)
+        told = _Told.model_validate(reply)
+        return told.logprobs if len(told.logprobs) == told.completion_tokens else [], usage_of(reply)
 
     async def _tokens(self, text: str, request: dict[str, Any]) -> list[int]:
         """The ids of `text` encoded by itself; the same answers are scored in state after state."""
@@ -222,8 +188,3 @@ class EndpointScorer:
 def _of(wanted: list[int], told: list[tuple[int, float]]) -> list[float]:
     """The log-probabilities where they are those of the tokens that were asked for; else none."""
     return [logprob for _, logprob in told] if [token for token, _ in told] == wanted else []
-
-
-def _usage(spent: _Spent) -> Usage:
-    cached = (spent.prompt_tokens_details.cached_tokens or 0) if spent.prompt_tokens_details else 0
-    return Usage(1, spent.prompt_tokens, spent.completion_tokens, min(cached, spent.prompt_tokens))

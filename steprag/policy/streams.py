@@ -61,8 +61,7 @@ async def whole_reply(parts: AsyncIterator[bytes], begun: str, listener: Listene
     (`thinks`: reasoning is). Raises ValueError where an event is no chunk, where the text is longer than a completion
     can be, or where the reply has no end.
     """
-    heard = _Heard(begun, listener, thinks)
-    chunks, events = ChunkedReply(heard), Events()
+    chunks, events = ChunkedReply(_Heard(begun, listener, thinks)), Events()
     async for part in parts:
         for event in events.feed(part):
             chunks.add(event)
@@ -134,7 +133,10 @@ class Events:
             return []
         data, name = self._data, self._name
         self._data, self._name, self.told = [], b"", self.told or bool(data)
-        return [value if name != b"error" or _is_error(value) else {"error": value} for value in self._values(data)]
+        values = self._values(data)
+        if name != b"error":
+            return values
+        return [value if isinstance(value, Mapping) and "error" in value else {"error": value} for value in values]
 
     def _values(self, data: list[bytes]) -> list[object]:
         """The value of an event's lines, or of each where no empty line parts the events."""
@@ -148,10 +150,6 @@ class Events:
         if text[0] in "{[":
             return [json.loads(whole)]
         return [] if ALIVE.fullmatch(text) else [text]
-
-
-def _is_error(value: object) -> bool:
-    return isinstance(value, Mapping) and "error" in value
 
 
 class ChunkedReply:

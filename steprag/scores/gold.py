@@ -68,8 +68,7 @@ def gold_of(asked: WithId) -> Gold | None:
 
 def holds_golden(text: str, golden_answers: Iterable[str]) -> bool:
     """Whether a golden answer stands in the text: whole words, normalised. One without words stands in none."""
-    words = f" {normalise(text)} "
-    return any(f" {wanted} " in words for wanted in map(normalise, golden_answers) if wanted)
+    return any(mentions(text, filter(None, map(normalise, golden_answers))))
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def subject(title: str) -> str:
 
 
 def mentions(text: str, subjects: Iterable[str]) -> list[bool]:
-    """For each subject (as `subject` gives it), whether the text holds its words."""
+    """For each subject (normalised, as `subject` gives it), whether the text holds its words."""
     words = f" {normalise(text)} "
     return [f" {name} " in words for name in subjects]
 

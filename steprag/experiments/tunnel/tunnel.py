@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -19,7 +18,6 @@ from typing import Any
 
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, quoted
 from steprag.experiments.tunnel import arms as known
@@ -181,7 +179,3 @@ def function_of(given: argparse.Namespace, option: str) -> Callable[..., Any] | 
     """The function that an option names as module:function; None where it is not given. Raises ConfigError."""
     place = getattr(given, option)
     return None if place is None else function_at(place, f"--{option}")
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))
