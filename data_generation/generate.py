@@ -29,6 +29,7 @@ from steprag.agent.open import Agent, make_environment, open_agent
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import PLACES
 from steprag.batch.database import absorb_slots
+from steprag.batch.datasets import add_dataset_options, chosen_file
 from steprag.batch.journal import Journal, QuestionCalls
 from steprag.batch.journalled import scorer_of
 from steprag.batch.results import Results
@@ -51,7 +52,6 @@ from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.policy.budget import Spending, prices_of
 from steprag.policy.client import model_identity
 from steprag.records.inputs import ids_identity, read_questions
-from steprag.records.jsonl import existing
 from steprag.runs.run import Run, open_run
 from steprag.tree import Failure, Tree
 from steprag.types import Question
@@ -59,8 +59,7 @@ from steprag.types import Question
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag generate", description="Monte Carlo tree search: questions to trees")
-    parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
-    parser.add_argument("--dataset_name", metavar="NAME", help="the data set of these questions [as the rows say]")
+    add_dataset_options(parser, "train, else the first there is")
     parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [the recipe's index]")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: trees, failures, journal, manifest")
     parser.add_argument(
@@ -71,7 +70,7 @@ def main(argv: list[str]) -> int:
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
     config, index = config_from(GenerateConfig, given), index_of(given)
-    file = existing(given.questions, "question file")
+    file = chosen_file(given, learning=True)
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None
     share, slots = shard_of(given.shard), slots_of(given.ray)
     run = generate(config, file, index, Path(given.out), earlier, given.dataset_name, share, slots)

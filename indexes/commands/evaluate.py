@@ -16,12 +16,12 @@ from pydantic import Field
 
 from indexes.open import open_retriever
 from steprag.agent.retriever import Retriever
+from steprag.batch.datasets import add_question_options, questions_given
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import Positive, RetrieverConfig
 from steprag.console.terminal import guarded
 from steprag.errors import DataError
 from steprag.records.inputs import question_from_row
-from steprag.records.jsonl import existing
 from steprag.records.tables import rows_of
 from steprag.scores.stats import mean_interval
 
@@ -45,12 +45,12 @@ class Judged:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag index evaluate", description=f"Recall against metadata.{SUPPORT}.")
     parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
-    parser.add_argument("--questions", required=True, metavar="FILE", help=f"questions with metadata.{SUPPORT}")
+    add_question_options(parser, required=True, of=f" with metadata.{SUPPORT}")
     parser.add_argument("--json", action="store_true", help="figures as JSON")
     add_options(parser, EvaluateConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(EvaluateConfig, arguments)
-    judged = read_judged(existing(arguments.questions, "question file"))[: config.limit]
+    judged = read_judged(questions_given(arguments))[: config.limit]
     retriever = open_retriever(arguments.index, config.retriever)
     figures = asyncio.run(evaluate(retriever, judged, config.at))
     sys.stdout.write(json.dumps(figures, indent=2) + "\n" if arguments.json else table(figures))
