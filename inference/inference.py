@@ -21,7 +21,7 @@ if not __package__:  # run as a file: Python looks beside it first, where `infer
 
 from indexes import open_retriever
 from inference.best_of import Scorer, by_critic, by_vote, check_sampling, critic_of, play
-from inference.config import InferConfig, add_infer_options, config_of
+from inference.config import InferConfig, config_of
 from inference.scoring.evaluate import evaluate, table
 from inference.scoring.scores import HARNESS
 from inference.state_value import certain, check_state_value
@@ -48,13 +48,13 @@ from steprag.batch.worklist import (
     unfinished,
     work_off,
 )
-from steprag.config.load import index_of, parse_arguments
+from steprag.config.load import NEWEST, add_options, index_of, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, RequestError
 from steprag.policy.budget import Spending, prices_of
 from steprag.policy.protocols import Policy
 from steprag.records.inputs import ids_identity, read_questions
-from steprag.runs.run import Run, open_run
+from steprag.runs.run import NUMBERED, Run, open_run
 from steprag.tree import Failure
 from steprag.types import Episode, Found, Prediction, Question, Usage
 
@@ -69,17 +69,17 @@ PREDICTIONS = ResultKind(Prediction, lambda prediction: prediction.id, _counts, 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag infer", description="Run the agent over questions and score it.")
     add_dataset_options(parser, "test, else dev")
-    parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [the recipe's index]")
+    parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [{NEWEST}]")
     parser.add_argument("--out", metavar="RUN", help="run folder: predictions.jsonl, metrics.json [runs/infer-NAME]")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     add_shard_option(parser)
     add_ray_option(parser)
-    add_infer_options(parser)
+    add_options(parser, InferConfig)
     given = parse_arguments(parser, argv)
     config, index = config_of(InferConfig, given), index_of(given)
     file = chosen_file(given)
     share, slots = shard_of(given.shard), slots_of(given.ray)
-    out = Path(given.out or f"runs/infer-{given.dataset_name or file_name(file)}")
+    out = Path(given.out or f"runs/infer-{given.dataset_name or file_name(file)}{NUMBERED}")
     run = infer(config, file, index, out, given.dataset_name, share, slots)
     scores, failed = asyncio.run(run)
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")

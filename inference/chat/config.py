@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -48,6 +48,8 @@ class RewriterConfig(PolicyConfig):
 
 class ChatConfig(StageConfig):
     """`steprag serve`. Unless `rewriter` names a model, the policy's model rewrites."""
+
+    names_index: ClassVar[bool] = True
 
     policy: GreedyConfig = GreedyConfig()
     retriever: RetrieverConfig = RetrieverConfig()
