@@ -266,6 +266,7 @@ def test_usage_errors_exit_with_2_and_one_line(capsys: pytest.CaptureFixture[str
     ("generat --limit 3", "unknown command 'generat'; did you mean 'generate'?"),
     ("index buidl", "unknown command 'index buidl'; did you mean 'index build'?"),
     ("tree merge", "unknown command 'tree merge'; did you mean 'trees merge'?"),
+    ("serve --prot 8300", "unknown option '--prot'; did you mean '--port'?"),
     ("infer --top-k 5 --index x", "--top-k may be --policy.top_k or --episode.top_k; name its section"),
     ("serve --port 99999 --index x", "serve.port: input should be less than or equal to 65535"),
     ("serve --base-url nowhere --index x", "policy: base_url is no URL of an endpoint"),

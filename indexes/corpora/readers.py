@@ -188,7 +188,7 @@ def hub_source(corpus: str) -> Source:
     _, _, _, identity, rows = hub_rows(corpus)
 
     def items() -> Iterator[Item]:
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(rows(), 1):
             yield 0, number, passage_or_problem(row, Path(corpus), number)
 
     return Source(corpus, (corpus,), lambda: identity, items)

@@ -9,7 +9,7 @@ import argparse
 import hashlib
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ def questions_at(named: str, columns: str | None = None, what: str = "question f
         identity, place, rows = file_hash(path), path.absolute(), rows_of(path, headed=True)
     else:
         name, config, split, identity, found = hub_rows(named)
-        place, rows = Path(f"{config or name.rpartition('/')[2]}/{split}"), enumerate(map(as_json, found), 1)
+        place, rows = Path(f"{config or name.rpartition('/')[2]}/{split}"), enumerate(map(as_json, found()), 1)
     names = _columns(columns)
     key = hashlib.sha256(json.dumps([identity, str(place), names]).encode()).hexdigest()[:16]
     file = cache_dir() / "questions" / key / place.parent.name / f"{place.name.partition('.')[0]}.jsonl"
@@ -91,9 +91,9 @@ def questions_at(named: str, columns: str | None = None, what: str = "question f
     return file
 
 
-def hub_rows(named: str) -> tuple[str, str, str, str, Iterator[Any]]:
-    """Data set, configuration, split, identity (by its newest commit) and the rows, streamed, of
-    `hub:OWNER/NAME[:CONFIG[:SPLIT]]`; without a split, of train. Raises ConfigError where the hub does not give it.
+def hub_rows(named: str) -> tuple[str, str, str, str, Callable[[], Iterator[Any]]]:
+    """Data set, configuration, split, identity (by its newest commit) and what streams the rows of
+    `hub:OWNER/NAME[:CONFIG[:SPLIT]]`; without a split, of train. Both raise ConfigError where the hub does not answer.
     """
     from datasets import load_dataset
     from huggingface_hub import HfApi
@@ -102,9 +102,15 @@ def hub_rows(named: str) -> tuple[str, str, str, str, Iterator[Any]]:
     if not name or (more and more[0]):
         raise ConfigError(f"{named}: write hub:OWNER/NAME, hub:OWNER/NAME:CONFIG or hub:OWNER/NAME:CONFIG:SPLIT")
     split = split or "train"
-    with asking_the_hub(f"data set {quoted(name)} cannot be had from the hub", "download its files and give those"):
+    told = f"data set {quoted(name)} cannot be had from the hub", "download its files and give those"
+    with asking_the_hub(*told):
         commit = HfApi().dataset_info(name).sha
-        rows: Any = load_dataset(name, config or None, split=split, streaming=True, revision=commit)
+        found: Any = load_dataset(name, config or None, split=split, streaming=True, revision=commit)
+
+    def rows() -> Iterator[Any]:
+        with asking_the_hub(*told):
+            yield from found
+
     return name, config, split, hashlib.sha256(f"{name}:{config}:{split}@{commit}".encode()).hexdigest(), rows
 
 
@@ -130,15 +136,11 @@ def _renamed(row: Any, names: Mapping[str, str], source: str, number: int) -> di
     taken = {ours: row[theirs] for ours, theirs in names.items()}
     gone = {folded(name) for ours in COLUMNS if ours in taken for name in COLUMNS[ours]}
     known = {folded(name) for name in (*QUESTION_NAMES, "dataset")} - gone
-    rest = {name: value for name, value in row.items() if name not in {*names.values(), "metadata"}}
-    beside = row.get("metadata")
-    metadata = {
-        **(beside if isinstance(beside, dict) else {}),
-        **{name: value for name, value in rest.items() if folded(name) not in known},
-        **{name: value for name, value in taken.items() if name not in COLUMNS},
-    }
-    own = {name: value for name, value in rest.items() if folded(name) in known}
-    return {**{name: taken[name] for name in COLUMNS if name in taken}, **own, "metadata": metadata}
+    rest = {name: value for name, value in row.items() if name not in names.values()}
+    beside = rest.pop("metadata", None)
+    own = {name: rest.pop(name) for name in [*rest] if folded(name) in known}
+    own |= {name: taken.pop(name) for name in COLUMNS if name in taken}
+    return {**own, "metadata": {**(beside if isinstance(beside, dict) else {}), **rest, **taken}}
 
 
 def file_name(file: Path) -> str:
@@ -156,30 +158,26 @@ def chosen_file(given: argparse.Namespace, *, learning: bool = False) -> Path:
             raise ConfigError("no questions: give --dataset_name NAME, or --questions FILE")
         if given.columns is not None:
             raise ConfigError("--columns is for --questions; named data sets have known columns: leave it out")
-        return question_file(given.dataset_name, given.split or _to_learn_from(given, learning), given.data_dir)
+        return question_file(given.dataset_name, given.split, given.data_dir, learning=learning)
     for option, value in (("--split", given.split), ("--data_dir", given.data_dir)):
         if value is not None:
             raise ConfigError(f"{option} is for a data set without --questions, which is a file already: leave it out")
     return questions_given(given)
 
 
-def _to_learn_from(given: argparse.Namespace, learning: bool) -> str | None:
-    """The split train, where it is wanted and the data set has one."""
-    has_none = given.data_dir is None and "train" not in ON_HUB.get(given.dataset_name, ("train",))
-    return "train" if learning and not has_none else None
-
-
-def question_file(name: str, split: str | None, data_dir: str | None) -> Path:
+def question_file(name: str, split: str | None, data_dir: str | None, *, learning: bool = False) -> Path:
     """The file of a data set: embedded (atlas), `DATA_DIR/name/split.jsonl` in FlashRAG's layout, or fetched from the
     hub unless it is on this machine.
 
-    Without a split: test where there is one, else dev. Raises ConfigError.
+    Without a split: test where there is one, else dev; for `learning` train before these. Raises ConfigError.
     """
     if name not in NAMES:
         raise ConfigError(f"unknown data set {quoted(name)}; known: {', '.join(NAMES)} (or give --questions FILE)")
     if name == "atlas":
-        return _embedded(split, data_dir)
-    return _fetched(name, split) if data_dir is None else _in_folder(name, split, Path(data_dir))
+        return _embedded(split or ("train" if learning else None), data_dir)
+    if data_dir is not None:
+        return _in_folder(name, [split] if split else ["train"] * learning + ["test", "dev"], Path(data_dir))
+    return _fetched(name, split or ("train" if learning and "train" in ON_HUB.get(name, ()) else None))
 
 
 def _embedded(split: str | None, data_dir: str | None) -> Path:
@@ -190,14 +188,12 @@ def _embedded(split: str | None, data_dir: str | None) -> Path:
     return atlas.path(split or "test")
 
 
-def _in_folder(name: str, split: str | None, data_dir: Path) -> Path:
-    folder = data_dir / name
-    for candidate in [split] if split else ["test", "dev"]:
-        if (folder / f"{candidate}.jsonl").is_file():
-            return folder / f"{candidate}.jsonl"
-    raise ConfigError(
-        f"no {split or 'test or dev'}.jsonl in {folder}; FlashRAG's layout is DATA_DIR/{name}/SPLIT.jsonl"
-    )
+def _in_folder(name: str, splits: Sequence[str], data_dir: Path) -> Path:
+    files = [data_dir / name / f"{split}.jsonl" for split in splits]
+    if found := next((file for file in files if file.is_file()), None):
+        return found
+    said = f"no {' or '.join(splits)}.jsonl in {data_dir / name}"
+    raise ConfigError(f"{said}; FlashRAG's layout is DATA_DIR/{name}/SPLIT.jsonl")
 
 
 def _fetched(name: str, split: str | None) -> Path:

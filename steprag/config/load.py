@@ -251,7 +251,8 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
         name = rest[0].split("=")[0]
         if several := options_meant(name, known) if name.startswith("--") else []:
             raise ConfigError(f"{parser.prog}: {name} may be {' or '.join(several)}; name its section")
-        raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, known)}")
+        short = [f"--{one.rpartition('.')[2]}" for one in known if one.count(".") == 1]
+        raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, [*known, *short])}")
     if getattr(arguments, "config", None):
         arguments.config = _recipe(arguments.config)
     return arguments

@@ -28,6 +28,13 @@ HELP: dict[str, tuple[str, tuple[str, str]]] = {
     "generate": ("dataset_name questions columns index out config model base_url adapter limit usd rollouts", (
         "--dataset_name atlas --limit 20",
         "--questions q.csv --columns question=q,answer=a --config gpt-4o --limit 20 --usd 5")),
+    "plan index": ("", ("--corpus atlas", "--rows 21000000 --dimension 768")),
+    "trees merge": ("", ("runs/trees runs/trees-0 runs/trees-1", "runs/scored runs/scored-*")),
+    "trees weave": ("", ("--trees steprag/atlas/trees.jsonl.gz --out woven.jsonl",
+                         "--trees runs/generate-atlas --straight --out woven.jsonl")),
+    "trees worked": ("episodes corpus index out overwrite config limit profile", (
+        "--episodes woven.jsonl --corpus steprag/atlas/corpus.jsonl --index runs/index --profile stack --out runs/w",
+        "--episodes steprag/atlas/warmstart.jsonl --corpus steprag/atlas/corpus.jsonl --index INDEX --out runs/w")),
     "trees replay": ("trees out config rollouts", (
         "--trees runs/generate-atlas --out runs/again --rollouts 4",
         "--trees runs/generate-atlas --out runs/steep --reward.alpha 0.3")),
@@ -35,6 +42,9 @@ HELP: dict[str, tuple[str, tuple[str, str]]] = {
                           "--trees runs/generate-atlas --out runs/beliefs --adapter atlas-warmstart")),
     "pairs": ("trees out overwrite index config margin products push public", (
         "--trees runs/generate-atlas", "--trees runs/one runs/two --out runs/pairs --pairs.margin 0.2")),
+    "pairs export": ("", ("--pairs runs/pairs --format llamafactory openai",
+                          "--questions steprag/atlas/train.jsonl --format verl --out runs/verl")),
+    "pairs import": ("", ("RAG_ProGuide.json --out runs/guide", "RAG_ProGuide.json --out runs/guide --overwrite")),
     "pairs leakage": ("", ("--pairs runs/pairs --against steprag/atlas/test.jsonl",
                            "--pairs runs/pairs --against hub:openai/openai_humaneval::test --json")),
     "train": ("pairs questions index out config stage model adapter learning_rate epochs max_steps", (
