@@ -321,6 +321,11 @@ def test_a_run_of_questions_has_a_folder_by_their_name(
         assert f"index: {Path('runs/mine/index')}, the newest under runs" in said
         assert f"infer: run folder {Path('runs') / name}\n" in said
         assert "model: double at http://127.0.0.1" in said
+    capsys.readouterr()
+    assert main(["check", "runs/mine/index", "runs/infer-questions"]) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "runs/mine/index: ok: 4 files", "runs/infer-questions: ok: 4 files"
+    ]  # fmt: skip
     assert main(["generate", *argv, "--rollouts", "2"]) == 0
     assert read_manifest(tmp_path / "runs/generate-questions")["config"]["search"]["rollouts"] == 2
 
