@@ -27,7 +27,7 @@ from itertools import product
 from pathlib import Path
 
 from indexes import open_retriever
-from inference.config import InferConfig, add_infer_options, config_of
+from inference.config import InferConfig, config_of
 from inference.inference import answer_one
 from inference.scoring.scores import score
 from steprag import atlas
@@ -35,6 +35,8 @@ from steprag.agent.environment import Environment
 from steprag.agent.open import OpenAgent, open_agent
 from steprag.agent.retriever import Retriever
 from steprag.batch.journalled import state_of
+from steprag.config.load import add_options, options_from, parse_arguments
+from steprag.config.words import OPTION
 from steprag.errors import RequestError
 from steprag.policy.protocols import Policy
 from steprag.records.inputs import read_questions
@@ -184,10 +186,10 @@ def main() -> None:
     parser.add_argument("--shares", type=float, nargs="+", default=[0.01, 0.05, 0.2])
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=[*ATTACKS])
     parser.add_argument("--defences", nargs="+", choices=("none", "screen"), default=["none", "screen"])
-    add_infer_options(parser)
-    given = parser.parse_args()
-    if given.model is None and given.adapter is None:
-        given.adapter = "atlas-warmstart"
+    add_options(parser, InferConfig)
+    given = parse_arguments(parser, sys.argv[1:])
+    if not {"policy.model", "policy.adapter"} & options_from(given).keys():
+        setattr(given, f"{OPTION}policy.adapter", "atlas-warmstart")
     out = Path(given.out)
     out.mkdir(parents=True, exist_ok=True)
     rows = asyncio.run(measure(config_of(InferConfig, given), given, out / "replies.jsonl"))

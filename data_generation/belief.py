@@ -1,4 +1,4 @@
-"""`steprag belief`: adds the policy's beliefs to finished trees, without a new search.
+"""`steprag trees belief`: adds the policy's beliefs to finished trees, without a new search.
 
 A tree's states are made again step by step, with the passages of the run's journal or of the index that it searched;
 then the policy says at each state how likely the golden answer is (`steprag.agent.belief`). Scores are journalled, so
@@ -47,7 +47,7 @@ from steprag.types import Question, State, Step
 
 
 class BeliefConfig(StageConfig):
-    """`steprag belief`. Prompts and episode are those of the run that made the trees, where its folder tells them."""
+    """`steprag trees belief`. Prompts and episode are those of the run that made the trees, if its folder tells."""
 
     policy: PolicyConfig = PolicyConfig()
     retriever: RetrieverConfig = RetrieverConfig()
@@ -65,7 +65,7 @@ class BeliefConfig(StageConfig):
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="steprag belief", description="Adds to finished trees what the policy believes of the golden answer"
+        prog="steprag trees belief", description="Adds to finished trees what the policy believes of the golden answer"
     )
     parser.add_argument("--trees", required=True, metavar="RUN", help="run folder of steprag generate, or its trees")
     parser.add_argument("--index", metavar="DIR|URL", help="the trees' index [the passages of the run's journal]")

@@ -29,6 +29,7 @@ from steprag.agent.open import OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import PLACES
 from steprag.batch.database import absorb_slots
+from steprag.batch.datasets import add_dataset_options, chosen_file, file_name
 from steprag.batch.journal import Journal, QuestionCalls
 from steprag.batch.journalled import scorer_of
 from steprag.batch.results import Results
@@ -45,24 +46,22 @@ from steprag.batch.worklist import (
     unfinished,
     work_off,
 )
-from steprag.config.load import add_options, config_from, index_of, parse_arguments
+from steprag.config.load import NEWEST, add_options, config_from, index_of, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.policy.budget import Spending, prices_of
 from steprag.policy.client import model_identity
 from steprag.records.inputs import ids_identity, read_questions
-from steprag.records.jsonl import existing
-from steprag.runs.run import Run, open_run
+from steprag.runs.run import NUMBERED, Run, open_run
 from steprag.tree import Failure, Tree
 from steprag.types import Question
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag generate", description="Monte Carlo tree search: questions to trees")
-    parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
-    parser.add_argument("--dataset_name", metavar="NAME", help="the data set of these questions [as the rows say]")
-    parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [the recipe's index]")
-    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: trees, failures, journal, manifest")
+    add_dataset_options(parser, "train, else the first there is")
+    parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [{NEWEST}]")
+    parser.add_argument("--out", metavar="RUN", help="run folder: trees, failures, journal [runs/generate-NAME]")
     parser.add_argument(
         "--after", nargs="+", default=[], metavar="RUN", help="earlier runs: what their trees hold is marked as known"
     )
@@ -71,10 +70,11 @@ def main(argv: list[str]) -> int:
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
     config, index = config_from(GenerateConfig, given), index_of(given)
-    file = existing(given.questions, "question file")
+    file = chosen_file(given, learning=True)
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None
     share, slots = shard_of(given.shard), slots_of(given.ray)
-    run = generate(config, file, index, Path(given.out), earlier, given.dataset_name, share, slots)
+    out = Path(given.out or f"runs/generate-{given.dataset_name or file_name(file)}{NUMBERED}")
+    run = generate(config, file, index, out, earlier, given.dataset_name, share, slots)
     failed = asyncio.run(run)
     return PART_DONE if failed else 0
 

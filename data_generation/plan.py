@@ -19,6 +19,7 @@ from data_generation.config import GenerateConfig
 from steprag.agent.belief import MOST_ANSWERS
 from steprag.agent.open import longest_prompt
 from steprag.agent.profiles import load_profile
+from steprag.batch.datasets import add_dataset_options, chosen_file
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import places_of
 from steprag.batch.tree_results import TREES
@@ -40,7 +41,7 @@ JUDGED_TOKENS = 300
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag plan", description="What a generation run will cost")
-    parser.add_argument("--questions", required=True, metavar="FILE", help="questions, JSON Lines")
+    add_dataset_options(parser, "train, else the first there is")
     parser.add_argument("--like", metavar="RUN", help="a run of the same recipe over some questions, to forecast from")
     parser.add_argument("--took", metavar="RUN", help="the run that was forecast: says how far off the forecast was")
     parser.add_argument("--pace", type=float, metavar="N", help="tokens a second that the engine was seen to work at")
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> int:
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
     config = config_from(GenerateConfig, given)
-    questions = read_questions(existing(given.questions, "question file"))[: config.limit]
+    questions = read_questions(chosen_file(given, learning=True))[: config.limit]
     count = len(questions)
     if given.pace is not None and not given.pace > 0:
         raise ConfigError(f"--pace {given.pace:g}: give tokens a second, more than 0")

@@ -1,4 +1,4 @@
-"""`steprag replay`: rebuilds the trees of a run from its journal, without a model, an index or a network.
+"""`steprag trees replay`: rebuilds the trees of a run from its journal, without a model, an index or a network.
 
 With the run's own configuration the trees are the same bytes. With another reward or stop rule they are what that rule
 makes of the same replies; a search that wants more than the journal has ends there.
@@ -36,7 +36,7 @@ from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="steprag replay", description="Trees from a run's journal alone")
+    parser = argparse.ArgumentParser(prog="steprag trees replay", description="Trees from a run's journal alone")
     parser.add_argument("--trees", required=True, metavar="RUN", help="run folder of steprag generate")
     parser.add_argument("--out", required=True, metavar="RUN", help="new run folder")
     parser.add_argument("--after", nargs="+", default=[], metavar="RUN", help="what the run was given as --after")
@@ -82,7 +82,7 @@ async def replay(
         if config.reward.judged and "judge" not in journal.roles:
             raise ConfigError(f"reward.name {config.reward.name}: the journal of {folder} has no call of a judge")
         if config.search.score and SCORE not in journal.roles:
-            raise ConfigError(f"search.score: the journal of {folder} has no scores; steprag belief adds them")
+            raise ConfigError(f"search.score: the journal of {folder} has no scores; steprag trees belief adds them")
         decides = {"episode": config.episode.identity, "limit": config.limit, "calls": journal.spending.usage.calls}
         identity = {**of, **search_identity(config), **decides, "replay_of": of}
         with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:

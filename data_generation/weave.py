@@ -1,9 +1,9 @@
-"""`steprag weave`: detours that a search went, and the way back, as worked episodes of an agent that can go back.
+"""`steprag trees weave`: detours that a search went, and the way back, as worked episodes of an agent that can go back.
 
 A tree goes back for free: where one search failed, its sibling was tried. Woven together they are an episode: the
 failed search, a step back, the better sibling and its way to a right answer. What a step takes back is shown and not
-learnt (as Self-Backtracking masks its loss, arXiv 2502.04404). `steprag worked` makes supervised steps of the episodes.
-"""
+learnt (as Self-Backtracking masks its loss, arXiv 2502.04404). `steprag trees worked` makes supervised steps of the
+episodes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NOTHING = ("none", "nothing", "unknown")
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="steprag weave", description="Detours of finished trees as worked episodes of the stack agent"
+        prog="steprag trees weave", description="Detours of finished trees as worked episodes of the stack agent"
     )
     parser.add_argument("--trees", required=True, metavar="RUN", help="run folder of steprag generate, or its trees")
     parser.add_argument("--out", required=True, metavar="FILE", help="worked episodes, JSON Lines")
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"{file} has no right episode beside a search that failed; search more questions")
     write_records(Path(given.out), episodes)
     detours = sum(any(not step.learn for step in episode.steps) for episode in episodes)
-    say(f"weave: {len(episodes)} episodes, {detours} with a detour; next: steprag worked --prompt.profile stack")
+    say(f"weave: {len(episodes)} episodes, {detours} with a detour; next: steprag trees worked --prompt.profile stack")
     return 0
 
 

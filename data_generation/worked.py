@@ -1,4 +1,4 @@
-"""`steprag worked`: worked episodes, written by hand or from gold facts, to supervised steps.
+"""`steprag trees worked`: worked episodes, written by hand or from gold facts, to supervised steps.
 
 The episodes are replayed in the environment, so every prompt is the one that inference renders. Each query is really
 searched; what the episode says about gold passages decides what the evidence step is shown among the passages found.
@@ -28,14 +28,14 @@ from steprag.errors import DataError, StepFormatError
 from steprag.records.inputs import read_passages
 from steprag.records.jsonl import existing, file_hash, read_records, write_records
 from steprag.records.training_rows import Trajectory
-from steprag.runs.run import open_run
+from steprag.runs.run import add_overwrite_option, open_run
 from steprag.types import Completion, Message, Passage, State
 
 SOURCE = "worked"
 
 
 class WorkedConfig(StageConfig):
-    """`steprag worked`."""
+    """`steprag trees worked`."""
 
     prompt: PromptConfig = PromptConfig()
     episode: EpisodeConfig = EpisodeConfig()
@@ -69,22 +69,25 @@ class WorkedEpisode:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="steprag worked", description="Worked episodes to supervised steps.")
+    parser = argparse.ArgumentParser(prog="steprag trees worked", description="Worked episodes to supervised steps.")
     parser.add_argument("--episodes", required=True, metavar="FILE", help="worked episodes, JSON Lines")
     parser.add_argument("--corpus", required=True, metavar="FILE", help="the corpus that their gold passages are in")
     parser.add_argument("--index", required=True, metavar="DIR", help="index of that corpus")
     parser.add_argument("--out", required=True, metavar="DIR", help="run folder; gets sft.train.jsonl")
+    add_overwrite_option(parser)
     add_options(parser, WorkedConfig)
     given = parse_arguments(parser, argv)
     config = config_from(WorkedConfig, given)
     episodes = existing(given.episodes, "file of worked episodes")
     corpus = existing(given.corpus, "corpus")
-    rows = asyncio.run(work(config, episodes, corpus, given.index, Path(given.out)))
+    rows = asyncio.run(work(config, episodes, corpus, given.index, Path(given.out), given.overwrite))
     say(f"worked: {rows} supervised steps in {given.out}")
     return 0
 
 
-async def work(config: WorkedConfig, episodes: Path, corpus: Path, index: str, out: Path) -> int:
+async def work(
+    config: WorkedConfig, episodes: Path, corpus: Path, index: str, out: Path, overwrite: bool | None = None
+) -> int:
     """Runs the stage; returns how many supervised steps it wrote."""
     profile = load_profile(config.prompt.profile, config.prompt.examples)
     async with aclosing(open_retriever(index)) as retriever:
@@ -98,7 +101,7 @@ async def work(config: WorkedConfig, episodes: Path, corpus: Path, index: str, o
             **config.episode.identity,
             "seed": config.seed,
         }
-        with open_run(out, "worked", identity=identity, config=config.model_dump()) as run:
+        with open_run(out, "worked", identity=identity, config=config.model_dump(), overwrite=overwrite) as run:
             rows = await replay_all(episodes, corpus, environment, config.seed, config.limit)
             write_records(run.path / "sft.train.jsonl", rows)
             run.set(counts={"steps": len(rows)}, prompt=environment.profile.identity)

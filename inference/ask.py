@@ -7,11 +7,10 @@ import asyncio
 import sys
 from collections.abc import Callable
 from contextlib import aclosing
-from pathlib import Path
 
 from indexes import open_retriever
 from inference.best_of import critic_of
-from inference.config import DEMO_INDEX, InferConfig, add_infer_options, config_of
+from inference.config import InferConfig, config_of
 from inference.state_value import certain, check_state_value
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic, CriticFiles
@@ -20,7 +19,7 @@ from steprag.agent.retriever import PLACES
 from steprag.agent.rollout import Moment, Taken, episode_of, rollout
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
-from steprag.config.load import index_of, parse_arguments
+from steprag.config.load import NEWEST, add_options, index_of, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError
 from steprag.types import Episode, Passage, Question
@@ -32,13 +31,11 @@ SHOWN = 110
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag ask", description="Ask the agent one question and watch it work.")
     parser.add_argument("question")
-    parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [the recipe's, else {DEMO_INDEX}]")
-    add_infer_options(parser)
+    parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [{NEWEST}]")
+    add_options(parser, InferConfig)
     given = parse_arguments(parser, argv)
-    config = config_of(InferConfig, given, shipped=True)
+    config = config_of(InferConfig, given)
     check_keys(config)
-    if given.index is given.config is None and Path(DEMO_INDEX).exists():
-        given.index = DEMO_INDEX
     episode = asyncio.run(ask(given.question, index_of(given), config))
     if episode.prediction is None:
         sys.stdout.write(f"no answer: {episode.finish}: {episode.refused}\n")

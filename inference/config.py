@@ -10,15 +10,16 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import Field
 
 from steprag.agent.open import SERVED
-from steprag.config.load import StageConfig, add_options, environment, load_config, options_from
+from steprag.config.load import StageConfig, environment, load_config, options_from
 from steprag.config.sections import EpisodeConfig, JournalConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
+from steprag.console.progress import say
 from steprag.engines.models import shipped_adapters
 from steprag.policy.budget import BudgetConfig
 from steprag.records.yaml_files import read_yaml
 
 Config = TypeVar("Config", bound=StageConfig)
 DEMO_INDEX = "runs/demo/index"
-"""What quickstart.sh builds: the index that `ask` and `serve` answer from where none is named."""
+"""What quickstart.sh builds; the page offers questions that it can answer."""
 
 
 class GreedyConfig(PolicyConfig):
@@ -55,37 +56,36 @@ class InferConfig(StageConfig):
     seed: int = Field(default=0, description="seeds the sampling where temperature is above 0, and draws the sample")
 
 
-def add_infer_options(parser: argparse.ArgumentParser) -> None:
-    """Every key, and short names for those that say which model answers."""
-    parser.add_argument("--model", metavar="M", help="short for --policy.model: name, path, checkpoint or adapter")
-    parser.add_argument("--adapter", metavar="A", help="short for --policy.adapter")
-    parser.add_argument("--base_url", metavar="URL", help="short for --policy.base_url")
-    add_options(parser, InferConfig)
-
-
 def config_of(
     cls: type[Config],
     given: argparse.Namespace,
     *,
-    shipped: bool = False,
     beside: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Config:
-    """The configuration that parsed options describe, `--model`, `--adapter` and `--base_url` among them.
+    """The configuration that parsed options describe; says which model answers.
 
-    If no option names a model, the embedded one answers: with the best shipped adapter if `shipped`, else bare.
-    `beside`: values of sections that are then not set otherwise.
+    Where nothing names a model, nor other prompts than it was trained on, the embedded one answers with the best
+    shipped adapter. `beside`: values of sections that are then not set otherwise.
     """
-    short = {"policy.model": given.model, "policy.adapter": given.adapter, "policy.base_url": given.base_url}
-    overrides = {**options_from(given), **{key: value for key, value in short.items() if value is not None}}
+    overrides = options_from(given)
     said = {*overrides, *environment(cls), *_keys_of(given.config)}
     base = None
-    if shipped and not {f"policy.{key}" for key in SERVED} & said:
+    if not {"prompt.profile", *(f"policy.{key}" for key in SERVED)} & said:
         silent = {name for name in beside or {} if not any(key.startswith(f"{name}.") for key in said)}
         base = {
             "policy": {"adapter": next(iter(shipped_adapters()))},
             **{name: (beside or {})[name] for name in silent},
         }
-    return load_config(cls, given.config, overrides, base)
+    config = load_config(cls, given.config, overrides, base)
+    _tell(vars(config)["policy"], chosen=base is not None)
+    return config
+
+
+def _tell(policy: PolicyConfig, *, chosen: bool) -> None:
+    """Says which model answers. `chosen`: nobody named it."""
+    name = f"{policy.model} with adapter {policy.adapter}" if policy.adapter else policy.model
+    where = f" at {policy.base_url[:200]}" if policy.base_url else ""
+    say(f"model: {name}{where}{', as none is named; --model names another, --adapter none leaves it' * chosen}")
 
 
 def _keys_of(file: str | None) -> set[str]:

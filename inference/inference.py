@@ -21,8 +21,7 @@ if not __package__:  # run as a file: Python looks beside it first, where `infer
 
 from indexes import open_retriever
 from inference.best_of import Scorer, by_critic, by_vote, check_sampling, critic_of, play
-from inference.config import InferConfig, add_infer_options, config_of
-from inference.datasets import chosen_file, sampled
+from inference.config import InferConfig, config_of
 from inference.scoring.evaluate import evaluate, table
 from inference.scoring.scores import HARNESS
 from inference.state_value import certain, check_state_value
@@ -34,6 +33,7 @@ from steprag.agent.open import OpenAgent, make_environment, open_agent
 from steprag.agent.retriever import PLACES
 from steprag.agent.rollout import Choose
 from steprag.batch.database import absorb_slots
+from steprag.batch.datasets import add_dataset_options, chosen_file, file_name, sampled
 from steprag.batch.journal import Journal
 from steprag.batch.merge import Merging
 from steprag.batch.results import ResultKind, Results
@@ -48,13 +48,13 @@ from steprag.batch.worklist import (
     unfinished,
     work_off,
 )
-from steprag.config.load import index_of, parse_arguments
+from steprag.config.load import NEWEST, add_options, index_of, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, RequestError
 from steprag.policy.budget import Spending, prices_of
 from steprag.policy.protocols import Policy
 from steprag.records.inputs import ids_identity, read_questions
-from steprag.runs.run import Run, open_run
+from steprag.runs.run import NUMBERED, Run, open_run
 from steprag.tree import Failure
 from steprag.types import Episode, Found, Prediction, Question, Usage
 
@@ -68,24 +68,18 @@ PREDICTIONS = ResultKind(Prediction, lambda prediction: prediction.id, _counts, 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag infer", description="Run the agent over questions and score it.")
-    parser.add_argument(
-        "--dataset_name", metavar="NAME",
-        help="data set: embedded (atlas), or from the hub; beside --questions, the name of that file's data set",
-    )  # fmt: skip
-    parser.add_argument("--questions", metavar="FILE", help="questions, JSON Lines")
-    parser.add_argument("--split", help="split of a named data set [test, else dev]")
-    parser.add_argument("--data_dir", metavar="DIR", help="folder of named data sets in FlashRAG's layout, not the hub")
-    parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [the recipe's index]")
+    add_dataset_options(parser, "test, else dev")
+    parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [{NEWEST}]")
     parser.add_argument("--out", metavar="RUN", help="run folder: predictions.jsonl, metrics.json [runs/infer-NAME]")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     add_shard_option(parser)
     add_ray_option(parser)
-    add_infer_options(parser)
+    add_options(parser, InferConfig)
     given = parse_arguments(parser, argv)
     config, index = config_of(InferConfig, given), index_of(given)
-    file = chosen_file(given.questions, given.dataset_name, given.split, given.data_dir)
+    file = chosen_file(given)
     share, slots = shard_of(given.shard), slots_of(given.ray)
-    out = Path(given.out or f"runs/infer-{given.dataset_name or file.stem}")
+    out = Path(given.out or f"runs/infer-{given.dataset_name or file_name(file)}{NUMBERED}")
     run = infer(config, file, index, out, given.dataset_name, share, slots)
     scores, failed = asyncio.run(run)
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")

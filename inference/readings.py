@@ -1,4 +1,4 @@
-"""`steprag readings`: does a policy keep what helps, and take back what does not?
+"""`steprag score readings`: does a policy keep what helps, and take back what does not?
 
 Asked where a worked episode has just searched: the prompt is the episode's own, and what the policy does next is
 compared with what the episode does. Only grammars that can go back have such a choice.
@@ -37,7 +37,7 @@ ROWS = "sft.train.jsonl"
 
 
 class ReadingsConfig(StageConfig):
-    """`steprag readings`: the policy, its prompts and its budget."""
+    """`steprag score readings`: the policy, its prompts and its budget."""
 
     policy: GreedyConfig = GreedyConfig()
     prompt: PromptConfig = PromptConfig(profile="stack")
@@ -61,15 +61,14 @@ CHOICES = ResultKind(ReadingChoice, lambda choice: choice.id)
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="steprag readings", description="Does a policy keep what helps?")
-    parser.add_argument("--worked", required=True, metavar="RUN", help="run folder of steprag worked")
+    parser = argparse.ArgumentParser(prog="steprag score readings", description="Does a policy keep what helps?")
+    parser.add_argument("--worked", required=True, metavar="RUN", help="run folder of steprag trees worked")
     parser.add_argument("--out", required=True, metavar="RUN", help="run folder: choices.jsonl, metrics.json")
-    parser.add_argument("--adapter", metavar="A", help="short for --policy.adapter")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     add_options(parser, ReadingsConfig)
     given = parse_arguments(parser, argv)
     worked = existing(given.worked, "run folder")
-    config = config_from(ReadingsConfig, given, policy__adapter=given.adapter)
+    config = config_from(ReadingsConfig, given)
     scores, failed = asyncio.run(readings(config, worked, Path(given.out)))
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0

@@ -34,7 +34,7 @@ from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError
 from steprag.records.jsonl import file_hash, from_dict, line_hash, parse_line, read_lines
-from steprag.runs.run import open_run, run_of
+from steprag.runs.run import add_overwrite_option, open_run, run_of
 from steprag.scores.metrics import guessable
 from steprag.tree import Tree
 from steprag.types import Passage, Usage
@@ -63,6 +63,7 @@ def main(argv: list[str]) -> int:
         "--index", metavar="INDEX",
         help=f"{PLACES}: chained match also asks it for question and golden answer, once a question",
     )  # fmt: skip
+    add_overwrite_option(parser)
     add_push_option(parser)
     add_options(parser, PairsStageConfig)
     _tell_of_reward(argv)
@@ -70,7 +71,7 @@ def main(argv: list[str]) -> int:
     config = config_from(PairsStageConfig, arguments)
     trees = [trees_file(given) for given in arguments.trees]
     out = Path(arguments.out) if arguments.out else trees[0].parent / "pairs"
-    made = build(config, trees, out, arguments.index)
+    made = build(config, trees, out, arguments.index, arguments.overwrite)
     push_if_asked(arguments, out)
     return 0 if made else PART_DONE
 
@@ -83,7 +84,9 @@ def _tell_of_reward(argv: list[str]) -> None:
         say(f"pairs: ${named[0]} is not read: {NO_REWARD}")
 
 
-def build(config: PairsStageConfig, trees: list[Path], out: Path, index: str | None = None) -> bool:
+def build(
+    config: PairsStageConfig, trees: list[Path], out: Path, index: str | None = None, overwrite: bool | None = None
+) -> bool:
     """Writes the pairs folder `out`: the products, questions.jsonl, report.json, README.md, plots and the manifest.
     Returns whether a product holds anything. `index`: what chained match may search.
 
@@ -94,7 +97,9 @@ def build(config: PairsStageConfig, trees: list[Path], out: Path, index: str | N
     prompt, grammar = one_prompt(trees, sources)
     with (
         answer_searches(index, config) as searches,
-        open_run(out, "pairs", identity=_identity(config, trees, searches), config=config.model_dump()) as run,
+        open_run(
+            out, "pairs", identity=_identity(config, trees, searches), config=config.model_dump(), overwrite=overwrite
+        ) as run,
         made_folder("pairs", run, config, config.products, grammar, prompt) as folder,
     ):
         diagnostics, calibration, usage = RewardDiagnostics(config.label, grammar), Calibration(), Usage()

@@ -45,7 +45,7 @@ class LabelConfig(Section):
         description="evidence: gold where the question marks passages, else cover, chained; gold: marked passages "
         "found and kept; cover: the golden answer was met; spre: mean over the answers below of metric × alpha^steps; "
         "best_leaf: the best of them; first_answer: the first; judge: its scores; gain: the policy's belief in the "
-        "golden answer (needs search.score or steprag belief); reasonrag: the published recursion; mixed: see mix; "
+        "golden answer (search.score or steprag trees belief); reasonrag: the published recursion; mixed: see mix; "
         "module:function: yours, of a tree and its grammar",
     )
     chained: bool = Field(

@@ -269,7 +269,7 @@ def gain(tree: Tree, grammar: Grammar) -> Rewards:
     if all(node.belief is None for node in tree.nodes):
         raise ConfigError(
             f"the tree of question {quoted(tree.question.id)} has no beliefs; "
-            "add them: steprag belief --trees RUN --out RUN2"
+            "add them: steprag trees belief --trees RUN --out RUN2"
         )
     seen, kept = golden_seen(tree, grammar), golden_kept(tree, grammar)
 

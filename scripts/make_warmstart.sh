@@ -7,7 +7,7 @@ bash scripts/setup.sh
 work=${1:-runs/warmstart}
 steprag=.venv/bin/steprag
 $steprag index build --corpus steprag/atlas/corpus.jsonl --out "$work/index"
-$steprag worked --episodes steprag/atlas/warmstart.jsonl --corpus steprag/atlas/corpus.jsonl \
+$steprag trees worked --episodes steprag/atlas/warmstart.jsonl --corpus steprag/atlas/corpus.jsonl \
     --index "$work/index" --out "$work/rows"
 $steprag train --config configs/training/atlas-warmstart.yaml --pairs "$work/rows" --out "$work/adapter"
 mkdir -p steprag/atlas/warmstart

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from steprag.console.terminal import extras_named, guarded
@@ -30,22 +31,23 @@ COMMANDS = (
     Command("doctor", "steprag.doctor", "what this machine can do"),
     Command("index build", "indexes.commands.build", "corpus to vectors and a FAISS index"),
     Command("index adopt", "indexes.commands.adopt", "an index folder around a FAISS file that another program built"),
-    Command("index check", "indexes.commands.check", "an index folder's files and vectors against its manifest"),
     Command("index search", "indexes.commands.search", "passages for a query"),
     Command("index serve", "indexes.service.serve", "an index folder over HTTP"),
     Command("index upload", "indexes.commands.upload", "an index folder into a Milvus collection"),
     Command("index evaluate", "indexes.commands.evaluate", "recall of an index against supporting passages"),
     Command("policy", "steprag.engines.policy_command", "serve a model or adapter; convert what the trainer made"),
-    Command("worked", "data_generation.worked", "worked episodes to supervised steps"),
     Command("plan index", "indexes.commands.plan", "what each index type of a corpus takes on this machine"),
     Command("tools list", "indexes.commands.tools_list", "what the agent would be told of a tools file"),
     Command("plan train", "training.plan", "memory and disk of a training run, before it starts"),
     Command("plan", "data_generation.plan", "what a generation run will cost, before anything is spent"),
     Command("generate", "data_generation.generate", "Monte Carlo tree search: questions to trees"),
-    Command("merge", "steprag.batch.merge", "the shards of a run of generate or infer, as one run"),
-    Command("replay", "data_generation.replay", "trees again from a run's journal, with other rewards or stop rules"),
-    Command("weave", "data_generation.weave", "detours of finished trees as worked episodes of the stack agent"),
-    Command("belief", "data_generation.belief", "adds to finished trees what the policy believes of the golden answer"),
+    Command("trees merge", "steprag.batch.merge", "the shards of a run of generate or infer, as one run"),
+    Command(
+        "trees replay", "data_generation.replay", "trees again from a run's journal, with other rewards or stop rules"
+    ),
+    Command("trees weave", "data_generation.weave", "detours of finished trees as worked episodes of the stack agent"),
+    Command("trees worked", "data_generation.worked", "worked episodes to supervised steps"),
+    Command("trees belief", "data_generation.belief", "adds to finished trees what the policy believes of the answer"),
     Command("pairs import", "preference.exchange.proguide", "a published RAG_ProGuide.json to pairs and its prompts"),
     Command("pairs people", "preference.exchange.people", "what people changed and corrected in conversations"),
     Command("pairs export", "preference.exchange.export", "pairs for other tools: LLaMA-Factory, OpenAI, verl"),
@@ -57,14 +59,25 @@ COMMANDS = (
     Command("ask", "inference.ask", "one question, its steps shown as they come"),
     Command("compare", "inference.scoring.compare", "runs of the agent side by side: table, paired tests, plots"),
     Command("view", "steprag.view.view", "trees, pairs, predictions and training curves of run folders, in a browser"),
-    Command("evaluate", "inference.scoring.evaluate", "score predictions again"),
-    Command("run check", "steprag.runs.check", "finished run folders against the hashes in their manifests"),
-    Command("readings", "inference.readings", "does an agent that can go back keep what helps, and only that?"),
-    Command("judge", "inference.scoring.answer_judge", "have a model say which answers are right"),
+    Command("score evaluate", "inference.scoring.evaluate", "score predictions again"),
+    Command("score judge", "inference.scoring.answer_judge", "have a model say which answers are right"),
+    Command("score readings", "inference.readings", "does an agent that can go back keep what helps, and only that?"),
+    Command("check", "indexes.commands.check", "every byte of run and index folders against their manifests"),
 )
 
-FIRST = ("demo", "serve", "ask", "index build", "generate", "pairs", "train", "infer", "compare", "view", "doctor")
+FIRST = (
+    *("demo", "serve", "ask", "index build", "generate", "pairs", "train", "infer", "compare", "view", "plan"),
+    "doctor",
+)
 """What a newcomer is shown first."""
+NOUNS = ("index", "trees", "pairs", "score", "plan", "tools")
+"""Words that stand before commands; alone they show these."""
+MOVED = {
+    **{f"{one}": f"trees {one}" for one in ("merge", "replay", "weave", "belief", "worked")},
+    **{f"{one}": f"score {one}" for one in ("evaluate", "judge", "readings")},
+    **{f"{one} check": "check" for one in ("run", "index")},
+}
+"""Commands' words of version 0.1, which still work."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -82,29 +95,48 @@ def run(argv: list[str]) -> int:
 
         sys.stdout.write(code_version() + "\n")
         return 0
+    if (noun := argv[0]) in NOUNS and (len(argv) == 1 or ({*argv[1:]} <= {"-h", "--help"} and noun not in FIRST)):
+        sys.stdout.write(_help_of(noun))
+        return 0
+    if old := next((old for old in MOVED if argv[: len(old.split())] == old.split()), None):
+        argv = [*MOVED[old].split(), *argv[len(old.split()) :]]
     for command in COMMANDS:
         words = command.words.split()
         if argv[: len(words)] == words:
             with extras_named(command.words):
                 return importlib.import_module(command.module).main(argv[len(words) :])
-    known = [command.words for command in COMMANDS]
     wanted = " ".join(word for word in argv[:2] if not word.startswith("-"))
-    if group := [words for words in known if words.startswith(argv[0] + " ")]:
-        known = group
-    told = f"; known: {', '.join(known)}" if wanted == argv[0] and group else nearest(wanted, known)
+    group = [command.words for command in _of(argv[0])]
+    told = nearest(wanted, group or [*(command.words for command in COMMANDS), *NOUNS])
     raise ConfigError(f"unknown command {quoted(wanted)}{told}")
 
 
+def _of(noun: str) -> list[Command]:
+    """The commands that stand under a word, the word's own first."""
+    return sorted((one for one in COMMANDS if one.words.split()[0] == noun), key=lambda one: one.words != noun)
+
+
+def _lines(commands: Sequence[Command]) -> str:
+    width = max(len(command.words) for command in commands)
+    return "".join(f"  {command.words:<{width}}  {command.help}\n" for command in commands)
+
+
+def _help_of(noun: str) -> str:
+    return f"usage: steprag {noun} …\n\n{_lines(_of(noun))}\nsteprag COMMAND --help explains a command's options.\n"
+
+
 def _help() -> str:
-    width = max(len(command.words) for command in COMMANDS)
-    lines = {command.words: f"  {command.words:<{width}}  {command.help}\n" for command in COMMANDS}
+    first = [command for words in FIRST for command in COMMANDS if command.words == words]
+    alone = [one for one in COMMANDS if one.words.split()[0] not in NOUNS and one not in first]
+    nouns = [
+        Command(noun, "", ", ".join(one.words.removeprefix(f"{noun} ") for one in _of(noun) if one not in first))
+        for noun in NOUNS
+    ]
     return (
         "usage: steprag COMMAND [options]\n\n"
         "Step-level process supervision for agentic RAG.\n\n"
-        + "".join(lines.pop(words) for words in FIRST)
-        + "\nmore:\n\n"
-        + "".join(lines.values())
-        + "\nsteprag COMMAND --help explains a command's options.\n"
+        f"{_lines(first)}\nmore, by what it works on (steprag trees shows what the words after trees do):\n\n"
+        f"{_lines([*nouns, *alone])}\nsteprag COMMAND --help explains a command's options.\n"
     )
 
 

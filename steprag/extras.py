@@ -22,6 +22,7 @@ EXTRAS = {
     "train": ("trl", "accelerate", "datasets", "torch", "transformers", "peft"),
     "data": ("py3langid", "pyarrow", "datasets", "huggingface_hub"),
     "plots": ("matplotlib",),
+    "xlsx": ("openpyxl",),
     "quality": ("rouge_score", "sacrebleu"),
 }
 """Import names by extra. A package that several extras bring is looked for from the top."""

@@ -40,10 +40,10 @@ class Node:
     (`steprag.agent.grammar.FAILURES`); such a node is terminal and has neither content nor value. `messages` is the
     prompt that its children saw, present where the node was expanded. `usage` is what the request that sampled it cost;
     siblings of one request share it, so it stands on the first of them alone. `belief`: the policy's in the golden
-    answer at this node's state, where that was asked (`search.score`, `steprag belief`). `golden_found`, of a search:
-    whether a golden answer stands in the passages that it found, word for word; None where nobody looked, and on
-    questions that can be guessed. `reasoning`: characters that were split off the completion, which the journal keeps.
-    """
+    answer at this node's state, where that was asked (`search.score`, `steprag trees belief`). `golden_found`, of a
+    search: whether a golden answer stands in the passages that it found, word for word; None where nobody looked, and
+    on questions that can be guessed. `reasoning`: characters that were split off the completion, which the journal
+    keeps."""
 
     id: int
     parent: int | None

@@ -12,7 +12,7 @@ import pytest
 from inference.chat.config import ChatConfig
 from inference.config import InferConfig, config_of
 from steprag.cli import main
-from steprag.config.load import StageConfig, add_options
+from steprag.config.load import StageConfig, add_options, parse_arguments
 from steprag.engines.models import SHIPPED, shipped_adapters
 from tests.fakes import QUESTION, WORLD, answer, chat_reply, evidence, query, serve
 from tests.indexing import hybrid_index
@@ -94,10 +94,8 @@ def five_steps(prompt: str, draw: int) -> str:
 
 def options(cls: type[StageConfig], *argv: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    for short in ("--model", "--adapter", "--base_url"):
-        parser.add_argument(short)
     add_options(parser, cls)
-    return parser.parse_args(argv)
+    return parse_arguments(parser, argv)
 
 
 @pytest.mark.parametrize("cls", [InferConfig, ChatConfig])
@@ -108,14 +106,19 @@ def test_where_nothing_says_who_answers_the_best_shipped_agent_does(
     recipe.write_text("policy: {concurrency: 2}\nseed: 3\n")
     best = next(iter(shipped_adapters()))
     for argv in ((), ("--policy.concurrency", "1"), ("--config", str(recipe))):
-        assert config_of(cls, options(cls, *argv), shipped=True).policy.adapter == best
-    assert config_of(cls, options(cls), shipped=False).policy.adapter is None
-    for argv in (("--model", "runs/dpo"), ("--base_url", "http://127.0.0.1:1/v1"), ("--policy.engine", "transformers")):
-        assert config_of(cls, options(cls, *argv), shipped=True).policy.adapter is None
+        assert config_of(cls, options(cls, *argv)).policy.adapter == best
+    for argv in (
+        ("--model", "runs/dpo"),
+        ("--adapter", "none"),
+        ("--prompt.profile", "rag"),
+        ("--base_url", "http://127.0.0.1:1/v1"),
+        ("--policy.engine", "transformers"),
+    ):
+        assert config_of(cls, options(cls, *argv)).policy.adapter is None
     recipe.write_text("policy: {model: runs/dpo}\n")
-    assert config_of(cls, options(cls, "--config", str(recipe)), shipped=True).policy.adapter is None
+    assert config_of(cls, options(cls, "--config", str(recipe))).policy.adapter is None
     monkeypatch.setenv("STEPRAG_POLICY__MODEL", "runs/dpo")
-    assert config_of(cls, options(cls), shipped=True).policy.adapter is None
+    assert config_of(cls, options(cls)).policy.adapter is None
 
 
 def test_the_trained_agent_comes_before_the_warm_start(tmp_path: Path) -> None:

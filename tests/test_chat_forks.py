@@ -193,7 +193,7 @@ def test_a_small_model_chooses_what_a_pronoun_stands_for(tmp_path: Path) -> None
 
 def test_the_shipped_agent_chooses_unless_told_otherwise() -> None:
     def rewriter(*argv: str) -> tuple[bool, str]:
-        config = config_of(ChatConfig, options(ChatConfig, *argv), shipped=True, beside=SMALL)
+        config = config_of(ChatConfig, options(ChatConfig, *argv), beside=SMALL)
         return config.rewriter.on, config.rewriter.way
 
     assert rewriter() == (True, "choose")

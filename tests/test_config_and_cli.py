@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -22,9 +23,10 @@ from inference.config import InferConfig
 from preference.config import PairsStageConfig
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import PLACES
-from steprag.cli import COMMANDS, main
+from steprag.cli import COMMANDS, MOVED, NOUNS, main
 from steprag.config.load import CONFIGS, StageConfig, index_of, leaves, load_config
 from steprag.config.sections import PromptConfig
+from steprag.config.words import HELP
 from steprag.console.progress import Progress
 from steprag.errors import ConfigError
 from training.config import TrainConfig
@@ -263,7 +265,9 @@ def test_usage_errors_exit_with_2_and_one_line(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(("typed", "said"), [
     ("generat --limit 3", "unknown command 'generat'; did you mean 'generate'?"),
     ("index buidl", "unknown command 'index buidl'; did you mean 'index build'?"),
-    ("index", "unknown command 'index'; known: index build, index adopt"),
+    ("tree merge", "unknown command 'tree merge'; did you mean 'trees merge'?"),
+    ("serve --prot 8300", "unknown option '--prot'; did you mean '--port'?"),
+    ("infer --top-k 5 --index x", "--top-k may be --policy.top_k or --episode.top_k; name its section"),
     ("serve --port 99999 --index x", "serve.port: input should be less than or equal to 65535"),
     ("serve --base-url nowhere --index x", "policy: base_url is no URL of an endpoint"),
     ("generate --base_url=nowhere --questions README.md --index x --out y", "policy: base_url is no URL"),
@@ -282,8 +286,63 @@ def test_a_missing_option_is_said_below_a_short_usage(capsys: pytest.CaptureFixt
         main(["train"])
     said = capsys.readouterr().err.splitlines()
     assert len(said) < 5
-    assert "[--KEY X …]" in " ".join(said)
+    assert "[--KEY VALUE …]" in " ".join(said)
     assert said[-1].endswith("the following arguments are required: --out")
+
+
+class Parsed(Exception):
+    """What a parser made of a command line; nothing more was done."""
+
+
+@pytest.mark.parametrize("words", HELP)
+def test_help_is_short_and_its_examples_are_typed_right(
+    words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*words.split(), "--help"])
+    said = capsys.readouterr().out
+    shown, examples = HELP[words]
+    assert said.count("\n  --") <= 13
+    assert [name for name in shown.split() if f"\n  --{name}" not in said] == []
+    assert [f"\n  steprag {words} {line}\n" in said for line in examples] == [True, True]
+    if "--help-all" in said:
+        with pytest.raises(SystemExit):
+            main([*words.split(), "--help-all"])
+        assert capsys.readouterr().out.count("\n  --") > said.count("\n  --")
+    whole = argparse.ArgumentParser.parse_known_args
+
+    def parsed(self: argparse.ArgumentParser, words: list[str]) -> tuple[argparse.Namespace, list[str]]:
+        raise Parsed(whole(self, words)[1])
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", parsed)
+    for line in examples:
+        with pytest.raises(Parsed, match=r"^\[\]$"):
+            main([*words.split(), *shlex.split(line)])
+
+
+@pytest.mark.parametrize("noun", NOUNS)
+def test_a_noun_alone_shows_its_commands_and_old_words_still_work(
+    noun: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([noun]) == 0
+    said = capsys.readouterr().out
+    assert [one.words for one in COMMANDS if one.words.split()[0] == noun and f"\n  {one.words} " not in said] == []
+    for old, new in MOVED.items():
+        if new.startswith(noun) or (new == "check" and noun == "tools"):
+            with pytest.raises(SystemExit):
+                main([*old.split(), "--help"])
+            assert capsys.readouterr().out.startswith(f"usage: steprag {new} ")
+
+
+@pytest.mark.parametrize(("command", "words"), [("inference.py", "infer"), ("-m data_generation", "generate")])
+def test_the_published_command_lines_are_commands_of_ours(command: str, words: str) -> None:
+    line = [sys.executable, *command.split(), "--help"]
+    ended = subprocess.run(line, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert ended.stdout.startswith(f"usage: steprag {words} [options]")
+    assert importlib.import_module("inference").__file__ == str(ROOT / "inference/__init__.py"), (
+        "not the file beside it"
+    )
+    assert "py-modules" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 
 def test_packages_are_imported_from_the_checkout(tmp_path: Path) -> None:
@@ -366,8 +425,8 @@ def test_a_class_name_stands_once() -> None:
 def test_worked_takes_the_episode_as_every_command_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["worked", *(f"--{name}={tmp_path}" for name in ("episodes", "corpus", "index", "out"))]
     assert main([*command, "--depth", "5"]) == 2
-    assert "unknown option '--depth'; did you mean '--episode.depth'?" in capsys.readouterr().err
-    assert main([*command, "--episode.depth", "0"]) == 2
+    assert "is no index folder" in capsys.readouterr().err
+    assert main([*command, "--depth", "0"]) == 2
     assert "episode.depth: input should be greater than or equal to 1" in capsys.readouterr().err
 
 

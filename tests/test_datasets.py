@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import csv
 import json
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +16,9 @@ from typing import Any
 import pytest
 
 from benchmarks.atlas.multiple_choice import choice_rows
-from inference.datasets import ON_HUB, question_file, sampled
 from steprag import atlas
 from steprag.agent.profiles import load_profile
+from steprag.batch.datasets import ON_HUB, chosen_file, question_file, questions_at, sampled
 from steprag.cli import main
 from steprag.errors import ConfigError, DataError
 from steprag.records.inputs import read_questions
@@ -134,6 +137,9 @@ def test_the_default_split_of_a_set_on_the_hub(monkeypatch: pytest.MonkeyPatch) 
         "popqa", "bamboogle", "nq", "triviaqa"
     }  # fmt: skip
     assert str(question_file("nq", "train", None)) == "nq/train.jsonl"
+    given = {"questions": None, "columns": None, "split": None, "data_dir": None}
+    learnt = {name: str(chosen_file(argparse.Namespace(dataset_name=name, **given), learning=True)) for name in ON_HUB}
+    assert {name for name, file in learnt.items() if file != f"{name}/train.jsonl"} == {"popqa", "bamboogle"}
 
 
 def test_a_named_set_from_a_folder(tmp_path: Path) -> None:
@@ -318,6 +324,7 @@ def test_a_foreign_file_gives_ids_texts_and_metadata(content: str, tmp_path: Pat
      Question("1", "Q?", ("a",), {"evidence": [{"id": 1, "text": "x"}]})),
     ('{"id": "7", "question": "Q?", "golden_answers": ["a"], "metadata": "a note"}',
      Question("7", "Q?", ("a",), {"metadata": "a note"})),
+    ('question,golden_answers,kind\nQ?,a,x\n', Question("2", "Q?", ("a",), {"kind": "x"})),
     ('{"question": "Q?", "answer": "a", "metadata": "{\'when\': {1, 2}}"}',
      Question("1", "Q?", ("a",), {"metadata": "{\'when\': {1, 2}}"})),
 ])  # fmt: skip
@@ -339,6 +346,67 @@ def test_questions_in_parquet_are_read(tmp_path: Path) -> None:
     (tmp_path / "q.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"q\.parquet:1: cannot be read as Parquet"):
         read_questions(tmp_path / "q.parquet")
+
+
+ROWS = [{"no": "a", "q": "Q?", "gold": "x", "guess": "me", "kind": "bridge"},
+        {"no": "b", "q": "R?", "gold": "['y', 'z']", "guess": "he", "kind": "x"}]  # fmt: skip
+MEANT = [Question("a", "Q?", ("x",), {"guess": "me", "type": "bridge"}),
+         Question("b", "R?", ("y", "z"), {"guess": "he", "type": "x"})]  # fmt: skip
+COLUMNS = "id=no, question=q,answer=gold,type=kind"
+
+
+def table_of(path: Path) -> Path:
+    """`ROWS` in the form that the file's ending names."""
+    between = {".csv": ",", ".tsv": "\t"}.get(path.suffix)
+    if path.suffix == ".xlsx":
+        book = pytest.importorskip("openpyxl").Workbook()
+        for cells in ([], list(ROWS[0]), [], *(list(row.values()) for row in ROWS)):
+            book.active.append(cells)
+        book.save(path)
+    elif path.suffix == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pytest.importorskip("pyarrow").Table.from_pylist(ROWS), path)
+    elif between:
+        with path.open("w") as stream:
+            csv.writer(stream, delimiter=between).writerows([ROWS[0], *(row.values() for row in ROWS)])
+    else:
+        lines = [json.dumps(row) for row in ROWS]
+        path.write_text("\n".join(lines) if path.suffix == ".jsonl" else f"[{','.join(lines)}]")
+    return path
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv", "xlsx", "parquet", "json", "jsonl", "hub:me/set:plain:dev"])
+def test_columns_are_named_in_every_form_of_table(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STEPRAG_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda self, name: argparse.Namespace(sha="c" * 40))
+    monkeypatch.setattr("datasets.load_dataset", lambda name, config, split, **_: ROWS if split == "dev" else [])
+    named = form if ":" in form else str(table_of(tmp_path / f"q.{form}"))
+    file = questions_at(named, COLUMNS)
+    assert read_questions(file) == MEANT
+    assert (file, file.parent.name) == (questions_at(named, COLUMNS), "plain" if ":" in form else tmp_path.name)
+    plan = ["plan", "--questions", named, "--columns"]
+    assert main([*plan, COLUMNS]) == 0
+    assert "questions          2" in capsys.readouterr().out
+    for columns, said in (("question=Q", f"{named} has no column 'Q'; it has 'no', 'q', 'gold', "),
+                          ("question", "'question' should be OURS=THEIRS, such as question=q,answer=a"),
+                          ("x=q", "keys found: 'metadata' (name them: --columns question=NAME")):  # fmt: skip
+        assert main([*plan, columns]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_workbook_that_is_none_is_refused_and_one_that_expands_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("openpyxl")
+    monkeypatch.setattr("steprag.records.tables.FREE", 1 << 20)
+    with zipfile.ZipFile(tmp_path / "big.xlsx", "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("xl/workbook.xml", b" " * (4 << 20))
+    (tmp_path / "odd.xlsx").write_bytes(b"PK")
+    for name, said in (("big", "expands to more than 200 times its size"), ("odd", "cannot be read as a workbook")):
+        with pytest.raises(DataError, match=said):
+            read_questions(tmp_path / f"{name}.xlsx")
 
 
 @pytest.mark.parametrize(("content", "said"), [

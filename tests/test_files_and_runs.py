@@ -8,13 +8,17 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import steprag
+from steprag.batch.database import SCHEMA
 from steprag.errors import BudgetReached, ConfigError, DataError
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import LineJournal, lines_of, write_json, write_records, written_whole
@@ -31,7 +35,7 @@ GOOD = '{"id":"1","question":"Which?","golden_answers":["a"],"metadata":{"k":1},
     (GOOD + "[" * 100_000, ":2: lists or objects are nested too deep"),
     (GOOD + "[1e999]", ":2: 1e999 is more than a float holds"),
     (GOOD + "[1]\n", ":2: expected a JSON object, found list"),
-    (GOOD + '{"id":"2","question":"Q"}\n', "no golden answer (give at least one in"),
+    (GOOD + '{"id":"2","question":"Q"}\n', "no golden answer (give one in"),
     (GOOD + '{"id":"2","text":"Q"}\n', "needs \"question\" and \"golden_answers\"; keys found: 'id', 'text'"),
     (GOOD + '{"id":null,"question":"Q","answer":"a"}\n', ":2: Question: id: input should be a text"),
     (GOOD + '{"id":"2","question":7,"answer":"a"}\n', ":2: Question: question: input should be a text"),
@@ -212,6 +216,53 @@ def test_the_manifest_says_how_a_run_ended(tmp_path: Path, error: BaseException,
     with pytest.raises(type(error)), open_run(tmp_path / "r", "infer", identity={}, config={}):
         raise error
     assert read_manifest(tmp_path / "r")["status"] == status
+
+
+def _journal(folder: Path, reply: str | None) -> None:
+    with closing(sqlite3.connect(folder / "calls.sqlite")) as database:
+        database.executescript(SCHEMA)
+        database.execute("INSERT INTO calls(question, reply) VALUES ('q', ?)", (reply,))
+        database.commit()
+
+
+@pytest.mark.parametrize(("leave", "taken"), [
+    (lambda folder: None, True),
+    (lambda folder: (folder / "trees.jsonl").touch(), True),
+    (lambda folder: (folder / "failures.jsonl").write_text("{}\n"), True),
+    (lambda folder: _journal(folder, None), True),
+    (lambda folder: _journal(folder, "[]"), False),
+    (lambda folder: (folder / "calls.sqlite").write_bytes(b"no journal"), False),
+    (lambda folder: (folder / "trees.jsonl").write_text("{}\n"), False),
+    (lambda folder: (folder / "notes.txt").write_text("mine"), False),
+])  # fmt: skip
+@pytest.mark.parametrize("stage", ["generate", "infer"])
+def test_what_a_slip_leaves_is_no_reason_to_refuse(
+    leave: Callable[[Path], None], taken: bool, stage: str, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt), open_run(run, "generate", identity={"model": "gtp"}, config={}):
+        leave(run)
+        raise KeyboardInterrupt
+    if not taken:
+        refused("with model = 'gtp', and" if stage == "generate" else "is a run of 'generate'", run, stage, model="g")
+        return
+    with open_run(run, stage, identity={"model": "gpt"}, config={}) as again:
+        assert again.manifest["identity"] == {"model": "gpt"}
+    assert {file.name for file in run.iterdir()} == {"manifest.json", "metrics.jsonl", ".lock"}
+
+
+def test_overwrite_deletes_what_the_run_made_and_nothing_else(tmp_path: Path) -> None:
+    run, paid = tmp_path / "run", tmp_path / "paid"
+    for folder in (run, paid):
+        with open_run(folder, "pairs", identity={"margin": 1}, config={}):
+            (folder / "pairs.train.jsonl").write_text("{}\n")
+    (run / "mine.jsonl").write_text("{}\n")
+    _journal(paid, "[]")
+    for folder, told in ((run, False), (paid, True)):
+        with pytest.raises(ConfigError, match="choose another folder, or give --overwrite" if not told else "folder$"):
+            open_run(folder, "pairs", identity={"margin": 2}, config={}, overwrite=told).__enter__()
+    with open_run(run, "pairs", identity={"margin": 2}, config={}, overwrite=True):
+        assert {file.name for file in run.glob("*.jsonl")} == {"mine.jsonl", "metrics.jsonl"}
 
 
 def test_a_killed_run_leaves_a_manifest_and_can_go_on(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_what_can_be_guessed_goes_by_the_marked_passages_and_not_by_belief() -> 
 
 
 def test_trees_without_beliefs_are_refused_with_the_command_that_adds_them() -> None:
-    with pytest.raises(ConfigError, match="steprag belief --trees"):
+    with pytest.raises(ConfigError, match="steprag trees belief --trees"):
         gain(fan(CURRENCY, step(0, None, None), step(1, 0, "query")))
 
 

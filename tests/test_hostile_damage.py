@@ -111,7 +111,7 @@ def test_damage_to_a_run_folder_is_found(run: Path, tmp_path: Path) -> None:
     for number in range(ROUNDS):
         file = copy / listed[number % len(listed)]
         said = damaged(file, rng)
-        with pytest.raises(DataError, match=rf"{file.name}: .*run check --accept"):
+        with pytest.raises(DataError, match=rf"{file.name}: .*steprag check --accept"):
             checked_manifest(copy)
         assert said
         shutil.copy(run / file.name, file)

@@ -1,4 +1,4 @@
-"""Indexes of other programs' files and of words alone (`--encoder none`); what `index check` and `plan index` say."""
+"""Indexes of other programs' files and of words alone (`--encoder none`); what `check` and `plan index` say."""
 
 from __future__ import annotations
 

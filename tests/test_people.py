@@ -1,4 +1,4 @@
-"""What people do in conversations, as data: `steprag evaluate` on a chat folder, `steprag pairs people`."""
+"""What people do in conversations, as data: `steprag score evaluate` on a chat folder, `steprag pairs people`."""
 
 from __future__ import annotations
 

@@ -305,15 +305,29 @@ def test_a_run_of_questions_has_a_folder_by_their_name(
     endpoint: Endpoint, questions: Path, world_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: Capture,
 ) -> None:  # fmt: skip
-    """As the published command, which names a data set and a model alone; without an index it is one line."""
+    """As the published command, which names a data set and a model alone. Without an index the newest is taken."""
     monkeypatch.chdir(tmp_path)
-    argv = options(endpoint, questions.absolute(), world_index.absolute(), Path("x"), "--limit", "1")
+    argv = options(endpoint, questions.absolute(), world_index.absolute(), Path("x"), "--limit", "6")
     del argv[argv.index("--out") : argv.index("--out") + 2]
     assert main(["infer", *argv]) == 0
     assert (tmp_path / "runs" / f"infer-{questions.stem}" / "metrics.json").is_file()
     del argv[argv.index("--index") : argv.index("--index") + 2]
     assert main(["infer", *argv]) == 2
     assert "give --index, or a recipe (--config FILE) with the key index" in capsys.readouterr().err
+    shutil.copytree(world_index, tmp_path / "runs/mine/index")
+    for depth, name in (("7", "infer-questions"), ("6", "infer-questions-2"), ("6", "infer-questions-2")):
+        assert main(["infer", *argv, "--depth", depth]) == 0
+        said = capsys.readouterr().err
+        assert f"index: {Path('runs/mine/index')}, the newest under runs" in said
+        assert f"infer: run folder {Path('runs') / name}\n" in said
+        assert "model: double at http://127.0.0.1" in said
+    capsys.readouterr()
+    assert main(["check", "runs/mine/index", "runs/infer-questions"]) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "runs/mine/index: ok: 4 files", "runs/infer-questions: ok: 4 files"
+    ]  # fmt: skip
+    assert main(["generate", *argv, "--rollouts", "2"]) == 0
+    assert read_manifest(tmp_path / "runs/generate-questions")["config"]["search"]["rollouts"] == 2
 
 
 def test_a_plan_from_a_few_questions_foretells_the_run(

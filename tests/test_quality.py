@@ -1,5 +1,5 @@
 """Quality figures beside EM and F1: ROUGE-L, BLEU, BERTScore, lengths, errors, and how completions keep the grammar;
-`steprag judge` over HTTP, with a scripted judge.
+`steprag score judge` over HTTP, with a scripted judge.
 """
 
 from __future__ import annotations

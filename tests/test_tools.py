@@ -232,8 +232,10 @@ def test_a_recipe_may_name_the_index_and_its_tools_are_listed(
 
 @pytest.mark.parametrize("command", ["tools list", "generate --questions q --out o", "ask Why?"])
 def test_an_index_that_nothing_names_is_asked_for(
-    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "q").touch()
     for recipe, said in (("seed: 1", "give --index, or a recipe"), ("index: 5", "index names a folder, a URL or")):
         (tmp_path / "recipe.yaml").write_text(recipe)
         assert main([*command.split(), "--config", str(tmp_path / "recipe.yaml")]) == 2

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steprag.agent.retriever import PLACES
+from steprag.batch.datasets import add_question_options, questions_given
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.plots import can_draw
 from steprag.console.progress import say
@@ -73,7 +74,8 @@ def main(argv: list[str]) -> int:
     config = check_recipe(config)
     online = config.stage == "grpo"
     with ExitStack() as stack:
-        world = stack.enter_context(open_world(arguments.questions, arguments.index, config)) if online else None
+        asked = str(questions_given(arguments)) if online else ""
+        world = stack.enter_context(open_world(asked, arguments.index, config)) if online else None
         inputs = gather(arguments.pairs, config, world)
         check_room(Path(arguments.out), config, inputs.files)
         identity, recipe = _identity(config, inputs), config.model_dump(mode="json")
@@ -89,7 +91,7 @@ def main(argv: list[str]) -> int:
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="steprag train", description="Pairs, or own episodes, to a checkpoint.")
     parser.add_argument("--pairs", metavar="DIR", help="sft, dpo, critic: folder that steprag pairs wrote")
-    parser.add_argument("--questions", metavar="FILE", help="grpo: questions to play, JSON Lines")
+    add_question_options(parser, of=" to play, of grpo")
     parser.add_argument("--index", metavar="INDEX", help=f"grpo: {PLACES}")
     parser.add_argument("--out", required=True, metavar="CKPT", help="folder for the checkpoint and its manifest")
     parser.add_argument("--json", action="store_true", help="write the manifest to standard output when done")

@@ -1,4 +1,6 @@
-"""`steprag index check`: every byte of an index folder against its manifest, and a sample of vectors encoded again."""
+"""`steprag check`: every byte of run and index folders against their manifests, and a sample of an index's vectors
+encoded again.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,17 @@ import numpy as np
 
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import encoder_here
-from indexes.folder.manifest import BUILT, MEND, IndexManifest, add_ons, read_add_on, read_index_manifest
-from indexes.rows.passage_store import PassageStore
+from indexes.folder.manifest import BUILT, MEND, STAGE, IndexManifest, add_ons, read_add_on, read_index_manifest
+from indexes.rows.passage_store import PASSAGES, PassageStore
 from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import open_index
 from steprag.config.load import parse_arguments
 from steprag.console.terminal import guarded
-from steprag.errors import DataError
+from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import existing
 from steprag.records.sealed import check_files
+from steprag.runs.check import accepted, checked
+from steprag.runs.run import read_manifest
 
 SAMPLE = 16
 ALIKE = 0.99
@@ -76,20 +80,40 @@ def cosine_rows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="steprag index check", description="Hashes every file of an index folder and encodes a sample again."
+        prog="steprag check", description="Hashes every file that the manifests of run and index folders list."
     )
-    parser.add_argument("--index", required=True, help="the index folder")
-    parser.add_argument("--sample", type=int, default=SAMPLE, help=f"passages that are encoded again [{SAMPLE}]")
-    parser.add_argument("--json", action="store_true", help="the findings as JSON")
+    parser.add_argument("folders", nargs="*", metavar="FOLDER", help="run folders and index folders")
+    parser.add_argument("--index", help=argparse.SUPPRESS)  # version 0.1: steprag check DIR
+    parser.add_argument("--sample", type=int, default=SAMPLE, metavar="N",
+                        help=f"passages of an index that are encoded again [{SAMPLE}]")  # fmt: skip
+    parser.add_argument("--accept", action="store_true", help="list a run's files as they are now: you changed them")
+    parser.add_argument("--json", action="store_true", help="the findings as JSON, an object a folder")
     given = parse_arguments(parser, argv)
-    found = check_folder(existing(given.index, "index folder"), given.sample)
-    if given.json:
-        sys.stdout.write(json.dumps(found) + "\n")
-    else:
-        again = f", {found['encoded_again']} encoded again (cosine ≥ {found['lowest_cosine']})"
-        sys.stdout.write(f"ok: {len(found['files'])} files, {found['bytes']:,} bytes, {found['passages']:,} passages"
-                         f"{again if found['lowest_cosine'] else ''}\n")  # fmt: skip
+    indexes = [existing(given.index, "index folder")] if given.index else []
+    folders = indexes + [existing(folder, "folder") for folder in given.folders]
+    if not folders:
+        raise ConfigError("steprag check: give run folders or index folders")
+    for folder in folders:
+        found: dict[str, Any]
+        if not given.accept and (folder in indexes or _is_index(folder)):
+            found = check_folder(folder, given.sample)
+            said = _said(found)
+        else:
+            said = accepted(folder) if given.accept else checked(folder)
+            found = {"run": str(folder), "found": said}
+        sys.stdout.write((json.dumps(found) if given.json else f"{folder}: {said}") + "\n")
     return 0
+
+
+def _is_index(folder: Path) -> bool:
+    """Whether a folder is an index, be its manifest or its passages damaged."""
+    return (folder / PASSAGES).is_file() or read_manifest(folder).get("stage") == STAGE
+
+
+def _said(found: dict[str, Any]) -> str:
+    again = f", {found['encoded_again']} encoded again (cosine ≥ {found['lowest_cosine']})"
+    return (f"ok: {len(found['files'])} files, {found['bytes']:,} bytes, {found['passages']:,} passages"
+            f"{again if found['lowest_cosine'] else ''}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
 from indexes.open import open_retriever
-from steprag.agent.retriever import Retriever
-from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
+from steprag.agent.retriever import PLACES, Retriever
+from steprag.batch.datasets import add_question_options, questions_given
+from steprag.config.load import NEWEST, StageConfig, add_options, config_from, index_of, parse_arguments
 from steprag.config.sections import Positive, RetrieverConfig
 from steprag.console.terminal import guarded
 from steprag.errors import DataError
 from steprag.records.inputs import question_from_row
-from steprag.records.jsonl import existing
 from steprag.records.tables import rows_of
 from steprag.scores.stats import mean_interval
 
@@ -29,6 +29,8 @@ SUPPORT = "supporting_ids"
 
 
 class EvaluateConfig(StageConfig):
+    names_index: ClassVar[bool] = True
+
     retriever: RetrieverConfig = RetrieverConfig()
     at: list[Positive] = Field(default=[2, 5, 20], description="the k of recall@k")
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
@@ -44,14 +46,14 @@ class Judged:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag index evaluate", description=f"Recall against metadata.{SUPPORT}.")
-    parser.add_argument("--index", required=True, metavar="DIR|URL", help="index folder, or a service's URL")
-    parser.add_argument("--questions", required=True, metavar="FILE", help=f"questions with metadata.{SUPPORT}")
+    parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [{NEWEST}]")
+    add_question_options(parser, required=True, of=f" with metadata.{SUPPORT}")
     parser.add_argument("--json", action="store_true", help="figures as JSON")
     add_options(parser, EvaluateConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(EvaluateConfig, arguments)
-    judged = read_judged(existing(arguments.questions, "question file"))[: config.limit]
-    retriever = open_retriever(arguments.index, config.retriever)
+    judged = read_judged(questions_given(arguments))[: config.limit]
+    retriever = open_retriever(index_of(arguments), config.retriever)
     figures = asyncio.run(evaluate(retriever, judged, config.at))
     sys.stdout.write(json.dumps(figures, indent=2) + "\n" if arguments.json else table(figures))
     return 0

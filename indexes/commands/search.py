@@ -8,10 +8,11 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from contextlib import aclosing
+from typing import ClassVar
 
 from indexes.open import open_retriever
 from steprag.agent.retriever import PLACES, Retriever
-from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
+from steprag.config.load import NEWEST, StageConfig, add_options, config_from, index_of, parse_arguments
 from steprag.config.sections import RetrieverConfig
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
@@ -20,6 +21,8 @@ from steprag.types import Passage
 
 
 class SearchStageConfig(StageConfig):
+    names_index: ClassVar[bool] = True
+
     retriever: RetrieverConfig = RetrieverConfig()
 
 
@@ -41,7 +44,7 @@ def readable(query: str, passages: Sequence[Passage]) -> str:
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag index search", description="Finds passages in an index folder.")
-    parser.add_argument("--index", required=True, metavar="INDEX", help=PLACES)
+    parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [{NEWEST}]")
     parser.add_argument("query", nargs="+", help="one or more queries")
     parser.add_argument("--top_k", type=int, default=3, help="passages a query brings [3]")
     parser.add_argument("--json", action="store_true", help="one JSON object a query")
@@ -52,7 +55,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"--top_k is {arguments.top_k}; at least 1 passage must be asked for")
     if not all(query.strip() for query in arguments.query):
         raise ConfigError("give queries with text in them")
-    retriever = open_retriever(arguments.index, config)
+    retriever = open_retriever(index_of(arguments), config)
     found = asyncio.run(search_all(retriever, arguments.query, arguments.top_k))
     for query, passages in zip(arguments.query, found, strict=True):
         if arguments.json:

@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--config", metavar="RECIPE", help="recipe of generate or infer that names it by the key index")
     parser.add_argument("--json", action="store_true", help="a JSON object a tool, with its arguments")
     given = parse_arguments(parser, argv)
-    index = index_of(given)
+    index = index_of(given, newest=False)
     retriever = open_retriever(index)
     asyncio.run(_closed(retriever))
     if not isinstance(retriever, Tooled):

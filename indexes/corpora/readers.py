@@ -7,7 +7,6 @@ but for one JSON value that holds all of it.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import steprag.atlas
 from indexes.corpora.documents import KINDS, Documents, DocumentsConfig
 from indexes.corpora.wikipedia import dump_passages
-from steprag.engines.pretrained import asking_the_hub
+from steprag.batch.datasets import HUB, hub_rows
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import existing, files_hash
@@ -29,7 +28,6 @@ ATLAS = "atlas"
 FOLDER_FILES = (*(f".{form}{packed}" for form in ("jsonl", "tsv") for packed in ("", *PACKED)), ".parquet")
 """Endings of the files that are read of a folder, in the order of their names."""
 FORMAT = 'one {"id", "title", "text"} or {"id", "contents"} a line'
-HUB = "hub:"
 Kind = str
 """json, encoding, long, fields, empty, duplicate; of documents those of `indexes.corpora.documents`."""
 
@@ -179,22 +177,12 @@ def hub_source(corpus: str) -> Source:
 
     The identity is the data set's commit, which is resolved first. Raises ConfigError where the hub does not give it.
     """
-    from datasets import load_dataset
-    from huggingface_hub import HfApi
-
-    name, config, split, *more = [*corpus.removeprefix(HUB).split(":"), "", ""][:4]
-    if not name or (more and more[0]):
-        raise ConfigError(f"{corpus}: write hub:OWNER/NAME, hub:OWNER/NAME:CONFIG or hub:OWNER/NAME:CONFIG:SPLIT")
-    problem = f"data set {quoted(name)} cannot be had from the hub"
-    with asking_the_hub(problem, "download its files and give their folder"):
-        commit = HfApi().dataset_info(name).sha
-        rows: Any = load_dataset(name, config or None, split=split or "train", streaming=True, revision=commit)
+    _, _, _, identity, rows = hub_rows(corpus)
 
     def items() -> Iterator[Item]:
-        for number, row in enumerate(rows, 1):
+        for number, row in enumerate(rows(), 1):
             yield 0, number, passage_or_problem(row, Path(corpus), number)
 
-    identity = hashlib.sha256(f"{name}:{config}:{split or 'train'}@{commit}".encode()).hexdigest()
     return Source(corpus, (corpus,), lambda: identity, items)
 
 

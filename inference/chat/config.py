@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -58,6 +58,8 @@ class RewriterConfig(PolicyConfig):
 
 class ChatConfig(StageConfig):
     """`steprag serve`. Unless `rewriter` names a model, the policy's model rewrites."""
+
+    names_index: ClassVar[bool] = True
 
     policy: GreedyConfig = GreedyConfig()
     retriever: RetrieverConfig = RetrieverConfig()

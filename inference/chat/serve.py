@@ -27,7 +27,7 @@ from steprag.agent.retriever import PLACES, Sourced
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
-from steprag.config.load import add_options, parse_arguments
+from steprag.config.load import NEWEST, add_options, index_of, parse_arguments
 from steprag.config.sections import PolicyConfig
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
@@ -37,7 +37,7 @@ from steprag.errors import ConfigError, quoted
 from steprag.net.hosts import listen, url_of
 from steprag.policy.client import Model, OpenAIPolicy, open_model
 from steprag.records.jsonl import read_json
-from steprag.runs.run import code_version, open_run
+from steprag.runs.run import NUMBERED, code_version, open_run
 from steprag.web.app import access_of, show_link, token_of
 from steprag.web.listening import serve_app, until_stopped
 
@@ -63,18 +63,13 @@ GRACE = 10.0
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag serve", description="Talk to the agent: a web page, and an API.")
-    parser.add_argument("--index", default=DEMO_INDEX, metavar="INDEX", help=f"{PLACES} "
-                        f"[{DEMO_INDEX}, which quickstart.sh builds]")  # fmt: skip
-    parser.add_argument("--out", default="runs/chat", metavar="RUN", help="run folder: turns.jsonl [runs/chat]")
-    parser.add_argument("--model", metavar="M", help="short for --policy.model: name, path, checkpoint or adapter")
-    parser.add_argument("--adapter", metavar="A", help="short for --policy.adapter")
-    parser.add_argument("--base_url", metavar="URL", help="short for --policy.base_url")
+    parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [{NEWEST}]")
+    parser.add_argument("--out", default=f"runs/chat{NUMBERED}", metavar="RUN",
+                        help="run folder: turns.jsonl [runs/chat]")  # fmt: skip
     add_options(parser, ChatConfig)
     given = parse_arguments(parser, argv)
-    config = config_of(ChatConfig, given, shipped=True, beside=SMALL)
-    if given.index == DEMO_INDEX and not Path(given.index).exists():
-        raise ConfigError(f"there is no {DEMO_INDEX}: run bash scripts/quickstart.sh, which builds it, or give --index")
-    return until_stopped(serve_chat(config, given.index, Path(given.out)))
+    config = config_of(ChatConfig, given, beside=SMALL)
+    return until_stopped(serve_chat(config, index_of(given), Path(given.out)))
 
 
 async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:

@@ -1,4 +1,4 @@
-"""`steprag judge`: a model reads every answer of a run of `steprag infer` and says whether it is right.
+"""`steprag score judge`: a model reads every answer of a run of `steprag infer` and says whether it is right.
 
 For answers that no string comparison catches. Calls are journalled and bounded as everywhere; the judge's prompt is
 part of the run's identity. It stands beside EM and never in its place: a judge has errors of its own.
@@ -43,7 +43,7 @@ PROMPT = Path(__file__).parents[2] / "configs" / "judge" / "answer.yaml"
 
 
 class AnswerJudgeConfig(StageConfig):
-    """`steprag judge`: the judge and its budget."""
+    """`steprag score judge`: the judge and its budget."""
 
     judge: JudgeConfig = JudgeConfig()
     budget: BudgetConfig = BudgetConfig()
@@ -71,7 +71,7 @@ class YesOrNo:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="steprag judge", description="Have a model say which answers are right.")
+    parser = argparse.ArgumentParser(prog="steprag score judge", description="A model says which answers are right.")
     parser.add_argument("--predictions", required=True, metavar="RUN", help="run folder of steprag infer")
     parser.add_argument("--out", metavar="DIR", help="where the verdicts go [RUN/judged]")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")

@@ -21,7 +21,7 @@ from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import file_hash, read_json, write_json
 
 BERTSCORE = "bertscore.json"
-"""The file in a run folder that `steprag evaluate --bertscore` writes."""
+"""The file in a run folder that `steprag score evaluate --bertscore` writes."""
 EMBEDDED = "minilm"
 """The embedded encoder's name, as for indexes."""
 SPACED = ("roberta", "gpt2")

@@ -1,4 +1,4 @@
-"""Scores of predictions, with intervals. `steprag evaluate` scores a run again, without a model."""
+"""Scores of predictions, with intervals. `steprag score evaluate` scores a run again, without a model."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ FLAT_MEANS = ("gold_recall", "format", "steps", "searches", "tokens")
 
 
 def main(argv: list[str]) -> int:
-    """Runs `steprag evaluate`; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="steprag evaluate", description="Score predictions again.")
+    """Runs `steprag score evaluate`; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="steprag score evaluate", description="Score predictions again.")
     parser.add_argument("--predictions", required=True, metavar="RUN", help="run folder of steprag infer")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     parser.add_argument("--bertscore", metavar="MODEL", help="score by BERTScore too, which loads a model: minilm (the "

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from preference.exchange.proguide import to_row
+from steprag.batch.datasets import add_question_options, questions_given
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
@@ -42,14 +43,15 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="steprag pairs export", description="A pairs folder in the formats of other tools."
     )
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--pairs", metavar="DIR", help="folder that steprag pairs wrote")
-    source.add_argument("--questions", metavar="FILE", help="questions instead, for verl's reinforcement learning")
+    parser.add_argument("--pairs", metavar="DIR", help="folder that steprag pairs wrote")
+    add_question_options(parser, of=" in place of pairs, for verl's reinforcement learning")
     parser.add_argument("--format", nargs="+", choices=FORMATS, required=True, help="one or more formats")
     parser.add_argument("--out", metavar="DIR", help="a folder a format goes below it [DIR/export]")
     given = parse_arguments(parser, argv)
+    if (given.pairs is None) == (given.questions is None):
+        raise ConfigError("give --pairs DIR, or else --questions FILE")
     if given.questions:
-        return _questions(Path(given.questions), given.format, given.out)
+        return _questions(questions_given(given), given.format, given.out)
     pairs = existing(given.pairs, "pairs folder")
     out = Path(given.out) if given.out else pairs / "export"
     for name in dict.fromkeys(given.format):

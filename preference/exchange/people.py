@@ -18,7 +18,7 @@ from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.records.jsonl import dump_line, existing, file_hash, read_records
 from steprag.records.training_rows import PEOPLE, HumanPair, Pair
-from steprag.runs.run import open_run, read_manifest
+from steprag.runs.run import add_overwrite_option, open_run, read_manifest
 from steprag.scores.gold import people_id
 from steprag.types import Question, Turn
 
@@ -34,13 +34,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("run", metavar="RUN", help="run folder of steprag serve")
     parser.add_argument("--out", required=True, metavar="DIR", help="pairs folder; also gets corrections.jsonl")
     parser.add_argument("--web", action="store_true", help="keep pairs whose prompts show passages of the web")
+    add_overwrite_option(parser)
     add_options(parser, FolderConfig)
     given = parse_arguments(parser, argv)
-    from_people(config_from(FolderConfig, given), existing(given.run, "run folder"), Path(given.out), web=given.web)
+    config, folder = config_from(FolderConfig, given), existing(given.run, "run folder")
+    from_people(config, folder, Path(given.out), web=given.web, overwrite=given.overwrite)
     return 0
 
 
-def from_people(config: FolderConfig, run_folder: Path, out: Path, *, web: bool) -> None:
+def from_people(config: FolderConfig, run_folder: Path, out: Path, *, web: bool, overwrite: bool | None = None) -> None:
     """Writes the pairs folder and the corrections. Raises ConfigError where the folder is none of steprag serve."""
     manifest = read_manifest(run_folder, "identity", "config")
     turns_file = existing(run_folder / "turns.jsonl", "turns of the conversations")
@@ -48,7 +50,7 @@ def from_people(config: FolderConfig, run_folder: Path, out: Path, *, web: bool)
     preferred = run_folder / "preferred.jsonl"
     sources = {file.name: file_hash(file) for file in (turns_file, preferred) if file.exists()}
     identity = {"turns": sources, "web": web, **config.identity}
-    with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
+    with open_run(out, "pairs", identity=identity, config=config.model_dump(), overwrite=overwrite) as run:
         words, prompt = dict[str, str](), manifest["identity"].get("prompt")
         with made_folder("pairs people", run, config, ("pairs",), grammar_of(manifest), prompt) as folder:
             folder.facts["source"] = {"run": run_folder.name}

@@ -34,7 +34,7 @@ from steprag.errors import DataError, quoted
 from steprag.records.jsonl import dump_line, existing, file_hash, line_hash, read_value, written_whole
 from steprag.records.packed import line_bytes
 from steprag.records.training_rows import Pair
-from steprag.runs.run import open_run
+from steprag.runs.run import add_overwrite_option, open_run
 from steprag.scores.metrics import normalise
 from steprag.types import Passage, Question, State, Step
 
@@ -66,19 +66,21 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("file", metavar="RAG_ProGuide.json", help="JSON array of ten-field rows")
     parser.add_argument("--out", required=True, metavar="DIR", help="pairs folder; also gets rag_proguide.yaml")
+    add_overwrite_option(parser)
     add_push_option(parser)
     add_options(parser, FolderConfig)
     given = parse_arguments(parser, argv)
-    import_file(config_from(FolderConfig, given), existing(given.file, "RAG_ProGuide file"), Path(given.out))
+    file = existing(given.file, "RAG_ProGuide file")
+    import_file(config_from(FolderConfig, given), file, Path(given.out), given.overwrite)
     push_if_asked(given, Path(given.out))
     return 0
 
 
-def import_file(config: FolderConfig, path: Path, out: Path) -> None:
+def import_file(config: FolderConfig, path: Path, out: Path, overwrite: bool | None = None) -> None:
     """Writes the pairs folder, the profile, and `refused.jsonl` with every row that is no pair and why."""
     identity = {"file": file_hash(path), **config.identity}
     words = _extracted(path)
-    with open_run(out, "pairs", identity=identity, config=config.model_dump()) as run:
+    with open_run(out, "pairs", identity=identity, config=config.model_dump(), overwrite=overwrite) as run:
         with written_whole(out / PROFILE) as stream:
             stream.write(words)
         profile = load_profile(str(out / PROFILE))

@@ -21,6 +21,7 @@ import numpy as np
 
 from preference.config import LeakageConfig, LeakageStageConfig
 from preference.report.card import note_leakage
+from steprag.batch.datasets import questions_at
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import Progress, say
 from steprag.console.terminal import guarded
@@ -58,7 +59,9 @@ def main(argv: list[str]) -> int:
         prog="steprag pairs leakage", description="Looks for questions of evaluation files in a pairs folder."
     )
     parser.add_argument("--pairs", required=True, metavar="DIR", help="folder that steprag pairs wrote")
-    parser.add_argument("--against", nargs="+", required=True, metavar="FILE", help="evaluation questions, JSON Lines")
+    parser.add_argument(
+        "--against", nargs="+", required=True, metavar="FILE", help="evaluation questions, as for --questions"
+    )
     parser.add_argument("--json", action="store_true", help="what was found as JSON on standard output")
     add_options(parser, LeakageStageConfig)
     given = parse_arguments(parser, argv)
@@ -71,7 +74,7 @@ def main(argv: list[str]) -> int:
 def check_folder(folder: Path, config: LeakageConfig) -> dict[str, Any]:
     """Checks a finished pairs folder, writes `leakage.json` and says so in the card; returns what was found."""
     questions = list(read_records(existing(folder / "questions.jsonl", "questions of the pairs folder"), Question))
-    paths = [existing(name, "evaluation file") for name in config.against]
+    paths = [questions_at(name, what="evaluation file") for name in config.against]
     files = [read_evaluation(path, name, config.ngram) for path, name in zip(paths, _names(paths), strict=True)]
     matches = [match for file in files for match in _same_questions(questions, file)]
     matches += _runs_in_prompts(folder, files)

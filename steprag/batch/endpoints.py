@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from steprag.batch.journal import Journal
 from steprag.errors import ConfigError
 from steprag.policy.client import Model, OpenAIPolicy
-from steprag.runs.run import UNANSWERED, Run
+from steprag.runs.run import Run
 
 Served = dict[str, dict[str, str]]
 """By role: what its endpoint reports about the model."""
@@ -28,8 +28,6 @@ def asking(run: Run, journal: Journal, **models: Model | None) -> Iterator[None]
     """
     run.set(calls_lost=journal.lost)
     note_served(run, served_by(**models))
-    if not journal.spending.usage.calls:
-        run.set(**{UNANSWERED: True})
     try:
         yield
     finally:
@@ -37,8 +35,6 @@ def asking(run: Run, journal: Journal, **models: Model | None) -> Iterator[None]
         learnt = {role: one.learnt for role, one in policies.items() if isinstance(one, OpenAIPolicy) and one.learnt}
         if learnt:
             run.set(refused_fields=learnt)
-        if journal.spending.usage.calls:
-            run.manifest.pop(UNANSWERED, None)
 
 
 def note_served(run: Run, models: Served) -> None:

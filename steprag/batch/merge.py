@@ -1,4 +1,4 @@
-"""`steprag merge`: joins the shards of a run of `steprag generate` or `infer`.
+"""`steprag trees merge`: joins the shards of a run of `steprag generate` or `infer`.
 
 The merged folder equals that of a run without `--shard`: the same commands go on in it, replay, view and score it.
 """
@@ -63,7 +63,7 @@ class ShardRun:
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="steprag merge", description="Shards of a run (--shard I/N), as one run")
+    parser = argparse.ArgumentParser(prog="steprag trees merge", description="Shards of a run (--shard I/N) as one run")
     parser.add_argument("out", metavar="OUT", help="run folder of the whole")
     parser.add_argument("shards", nargs="+", metavar="SHARD", help="run folders of all its shards, in any order")
     given = parse_arguments(parser, argv)

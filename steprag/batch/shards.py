@@ -1,4 +1,4 @@
-"""`--shard I/N`: a part of a run's questions as a run of its own, for arrays of jobs (`steprag merge`).
+"""`--shard I/N`: a part of a run's questions as a run of its own, for arrays of jobs (`steprag trees merge`).
 
 Limits mean the whole run. Each part gets its share of them, for there is no channel between the parts.
 """
@@ -49,7 +49,7 @@ class Share:
 
 def add_shard_option(parser: argparse.ArgumentParser) -> None:
     """`--shard I/N`."""
-    text = "work off every N-th question only, from the I-th (0 to N-1); steprag merge makes one run of N folders"
+    text = "work off every N-th question only, from the I-th (0 to N-1); steprag trees merge makes one run of N folders"
     parser.add_argument("--shard", metavar="I/N", help=text)
 
 

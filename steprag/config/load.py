@@ -12,24 +12,26 @@ import importlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from steprag.config.sections import RetrieverConfig, Section
+from steprag.config.words import OPTION, meant, options_meant, shape_of, short_usage, show_help
 from steprag.console.progress import say
 from steprag.errors import ConfigError, nearest, quoted
 from steprag.net.hosts import is_local
+from steprag.records.jsonl import read_json
 from steprag.records.yaml_files import parsed, read_yaml
 
 PREFIX = "STEPRAG_"
 INDEX = "index"
 """The key of a recipe, and the option, that name what is searched."""
-OPTION = "config:"
-"""Before the dotted key, where argparse keeps the value of an option that sets one."""
-SHORT = ("policy", "serve")
-"""Sections whose keys may be typed without their name: who answers (`--model`), where it listens (`--port`)."""
+RUNS = "runs"
+"""Where commands make the folders that nobody named, and look for an index."""
+PASSAGES = "passages.jsonl"
+NEWEST = f"the recipe's, else the newest under {RUNS}"
 RECIPES = Path(__file__).parents[2] / "configs"
 CONFIGS = (
     "indexes.config:IndexConfig",
@@ -184,9 +186,7 @@ def add_options(parser: argparse.ArgumentParser, cls: type[StageConfig]) -> None
     for key, field in leaves(cls):
         default = field.get_default(call_default_factory=True)
         text = f"{field.description or ''} [{'none' if default is None else default}]".replace("%", "%%")
-        kind = field.annotation
-        choices = ("true", "false") if kind is bool else get_args(kind) if get_origin(kind) is Literal else ("X",)
-        shape = "|".join(map(str, choices))
+        shape = shape_of(field.annotation)
         group.add_argument(f"--{key}", dest=f"{OPTION}{key}", default=argparse.SUPPRESS, metavar=shape, help=text)
 
 
@@ -199,8 +199,10 @@ def config_from(cls: type[Config], arguments: argparse.Namespace, **shortcuts: A
     return load_config(cls, arguments.config, {**given, **short})
 
 
-def index_of(arguments: argparse.Namespace) -> str:
-    """What `--index` names, or else the recipe's key `index`. Raises ConfigError where neither does."""
+def index_of(arguments: argparse.Namespace, *, newest: bool = True) -> str:
+    """What `--index` names, or else the recipe's key `index`, or else the `newest` index, and says so. Raises
+    ConfigError where there is none.
+    """
     recipe = read_yaml(Path(arguments.config)) if arguments.index is None and arguments.config is not None else {}
     named = recipe.get(INDEX) if arguments.index is None else arguments.index
     if isinstance(named, str) and named:
@@ -212,9 +214,22 @@ def index_of(arguments: argparse.Namespace) -> str:
     if named is not None:
         where = arguments.config if arguments.index is None else "--index"
         raise ConfigError(f"{where}: index names a folder, a URL or a file, not {quoted(named)}")
+    if newest and (found := _newest_index()):
+        say(f"index: {found}, the newest under {RUNS}; --index names another")
+        return found
     raise ConfigError(
-        "give --index, or a recipe (--config FILE) with the key index; scripts/quickstart.sh builds runs/demo/index"
+        f"there is no index under {RUNS}: give --index, or a recipe (--config FILE) with the key index; scripts/"
+        "quickstart.sh builds runs/demo/index"
     )
+
+
+def _newest_index() -> str | None:
+    """The index folder in `RUNS`, or in a folder of it, that was finished last."""
+    manifests = [file for depth in ("*", "*/*") for file in Path(RUNS).glob(f"{depth}/manifest.json")]
+    for file in sorted(manifests, key=lambda one: one.stat().st_mtime, reverse=True):
+        if file.with_name(PASSAGES).is_file() and read_json(file).get("stage") == INDEX:
+            return str(file.parent)
+    return None
 
 
 def options_from(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -225,38 +240,22 @@ def options_from(arguments: argparse.Namespace) -> dict[str, Any]:
 def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.Namespace:
     """Like `parser.parse_args`, but an unknown option is a ConfigError that names the nearest known one.
 
-    An option may be typed with dashes for underlines, and a key of `SHORT` without its section; `--config` takes a
-    recipe's name for its file.
+    An option may be typed with dashes for underlines, and a key without its section where that leaves no doubt;
+    `--config` takes a recipe's name for its file. Ends behind the help that is asked for (`show_help`).
     """
     parser.allow_abbrev = False  # a shortened option would hide a misspelt one
-    parser.usage, known = _usage(parser), [*_options(parser)]
-    arguments, rest = parser.parse_known_args([_meant(word, known) for word in argv])
+    parser.usage, known = short_usage(parser), [*_options(parser)]
+    show_help(parser, argv)
+    arguments, rest = parser.parse_known_args([meant(word, known) for word in argv])
     if rest:
         name = rest[0].split("=")[0]
-        raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, known)}")
+        if several := options_meant(name, known) if name.startswith("--") else []:
+            raise ConfigError(f"{parser.prog}: {name} may be {' or '.join(several)}; name its section")
+        short = [f"--{one.rpartition('.')[2]}" for one in known if one.count(".") == 1]
+        raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, [*known, *short])}")
     if getattr(arguments, "config", None):
         arguments.config = _recipe(arguments.config)
     return arguments
-
-
-def _usage(parser: argparse.ArgumentParser) -> str | None:
-    """The command's own options by name, and the many that set keys in two words: the help explains them below."""
-    own = [action for action in parser._actions if not action.dest.startswith(OPTION)]
-    if len(own) == len(parser._actions):
-        return parser.usage
-    formatter = parser._get_formatter()
-    formatter.add_usage(None, own, parser._mutually_exclusive_groups, "")
-    return f"{formatter.format_help().strip()} [--KEY X …]".replace("%", "%%")
-
-
-def _meant(word: str, known: Sequence[str]) -> str:
-    """A word of the command line, its option spelt as the parser knows it."""
-    name, equals, value = word.partition("=")
-    if not name.startswith("--") or name in known:
-        return word
-    key = name[2:].replace("-", "_")
-    meant = (f"--{key}", *(f"--{section}.{key}" for section in SHORT))
-    return next((f"{option}{equals}{value}" for option in meant if option in known), word)
 
 
 def _recipe(named: str) -> str:

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `serve`, `convert` or `weights`; results (URL, path) go to standard output, one a line."""
-    args = parse_arguments(_parser(), sys.argv[1:] if argv is None else argv)
+    args = parse_arguments(_parser(), (sys.argv[1:] if argv is None else argv) or ["--help"])
     return {"serve": _serve, "convert": _convert, "weights": _weights}[args.action](args)
 
 

@@ -115,7 +115,7 @@ def the_contenders(proof: Proof, names: Collection[str] | None = None) -> list[C
     options: dict[str, tuple[str, ...]] = {
         "warm": warm,
         "shipped": ("--adapter", WARM),
-        "bare": ("--prompt.examples", "2"),
+        "bare": ("--adapter", "none", "--prompt.examples", "2"),
         "vote": (*warm, "--best_of", str(VOTES), *sampled),
     }
     return [

@@ -52,7 +52,8 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag demo", description="Trees, pairs, training and a gain, in minutes.")
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="folder of the demo's runs [runs/demo]")
     for name, (size, words) in SIZES.items():
-        parser.add_argument(f"--{name}", type=int, default=size, metavar="N", help=f"{words} [{size}]")
+        names = ["--limit", "--questions"] if name == "questions" else [f"--{name}"]  # the second of version 0.1
+        parser.add_argument(*names, dest=name, type=int, default=size, metavar="N", help=f"{words} [{size}]")
     parser.add_argument("--no_chat", action="store_true", help="without the index that steprag serve answers from")
     parser.add_argument("--pages", action="store_true", help="then serve viewer and chat, until Ctrl-C")
     given = parse_arguments(parser, argv)

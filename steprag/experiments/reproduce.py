@@ -176,7 +176,7 @@ def reinforced(proof: Proof, questions: list[Question]) -> list[Stage]:
 def warm_start(out: Path, demos: int) -> list[Stage]:
     """The adapter `warm`, from Atlas' first worked episodes."""
     return [
-        stage(out / "worked", "worked", episodes=atlas.path("warmstart"), limit=demos,
+        stage(out / "worked", "trees worked", episodes=atlas.path("warmstart"), limit=demos,
               corpus=atlas.path("corpus"), index=out / "index"),
         stage(out / "warm", "train", *fast(), config=recipe("warmstart"), pairs=out / "worked", epochs=DEMO_PASSES),
     ]  # fmt: skip

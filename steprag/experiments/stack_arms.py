@@ -17,7 +17,7 @@ Step = dict[str, object]
 
 
 def write_worked(tasks: Path, out: Path, words: Callable[[TaskEpisode], list[Step]]) -> None:
-    """Writes the worked episodes that `steprag worked` reads: those of the file `tasks`, in an arm's words."""
+    """Writes the worked episodes that `steprag trees worked` reads: those of the file `tasks`, in an arm's words."""
     write_records(out, [
         {"id": one.id, "question": one.question, "golden_answers": list(one.golden_answers), "steps": words(one)}
         for one in read_records(tasks, TaskEpisode)

@@ -76,7 +76,7 @@ def run_stages(proof: StackProof, pipeline: Pipeline) -> None:
         pipeline.run(worked(proof, arm, "train"))
     pipeline.run(worked(proof, STACKED, "dev"))
     steps = training_steps(proof)
-    gate = stage(out / "gate", "readings", *proof.served, "--prompt.profile", STACKED.profile,
+    gate = stage(out / "gate", "score readings", *proof.served, "--prompt.profile", STACKED.profile,
                  worked=out / "worked-dev-stack", adapter=out / "adapter-stack")  # fmt: skip
     pipeline.together([
         [train(proof, arm, steps[arm.name]), *([gate] if arm is STACKED else []), *scores(proof, arm)]
@@ -94,7 +94,7 @@ def worked(proof: StackProof, arm: Arm, split: str) -> Stage:
     episodes = proof.out / f"episodes-{suffix}.jsonl"
     write_worked(atlas.task(f"worked.{split}"), episodes, arm.words)
     return stage(
-        proof.out / f"worked-{suffix}", "worked", *_profile(arm), episodes=episodes, limit=proof.sizes.episodes,
+        proof.out / f"worked-{suffix}", "trees worked", *_profile(arm), episodes=episodes, limit=proof.sizes.episodes,
         corpus=atlas.path("corpus"), index=proof.out / "index",
     )  # fmt: skip
 

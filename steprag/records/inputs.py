@@ -80,7 +80,7 @@ def read_questions(path: Path | str, dataset: str | None = None) -> list[Questio
         if not question.question.strip():
             raise DataError(path, "the question is empty", line=number)
         if not question.golden_answers:
-            remedy = f'give at least one in "golden_answers"; keys found: {keys_of(row)}'
+            remedy = f'give one in "golden_answers", or --columns answer=NAME; keys found: {keys_of(row)}'
             raise DataError(path, f"question {quoted(question.id)} has no golden answer", line=number, remedy=remedy)
         question = _named(question, path, dataset)
         if question.id in seen:
@@ -157,11 +157,12 @@ def question_from_row(row: object, path: Path, line: int) -> Question:
     if not isinstance(row, dict) or not isinstance(row.get("metadata") or {}, dict | str):
         return from_dict(Question, row, path, line)
     named = spelt(row, QUESTION_NAMES)
-    fields = _own(named) if "golden_answers" in named and "question" in named else _foreign(named, line)
+    fields = _own(named) if {"id", "question", "golden_answers"} <= named.keys() else _foreign(named, line)
     if fields.get("question") is None:
         raise DataError(
-            path, f'a question needs "question" and "golden_answers"; keys found: {keys_of(row)}', line=line
-        )
+            path, f'a question needs "question" and "golden_answers"; keys found: {keys_of(row)}', line=line,
+            remedy="name them: --columns question=NAME,answer=NAME",
+        )  # fmt: skip
     choices = fields["metadata"].get("choices")
     letters = lettered(choices)
     if letters is None:

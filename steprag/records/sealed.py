@@ -146,6 +146,13 @@ def _names(folder: Path) -> Iterator[str]:
             yield name.as_posix()
 
 
+def names_of(folder: Path, listed: object) -> list[str]:
+    """The paths in a run folder of the files that its run made: those that its manifest lists, or where it lists none
+    all that may be listed.
+    """
+    return [name for name in _names(folder) if not isinstance(listed, dict) or name in listed]
+
+
 def to_facts(files: Mapping[str, FileFacts]) -> dict[str, dict[str, Any]]:
     """Sizes and hashes as a manifest keeps them."""
     return {name: dataclasses.asdict(facts) for name, facts in files.items()}
@@ -173,6 +180,6 @@ def check_outputs(folder: Path, manifest: dict[str, Any], *, full: bool = False)
     except ValidationError:
         raise DataError(folder / "manifest.json", f"{FILES}: no list of files", remedy=REMEDY) from None
     files.pop(MARKS, None)  # version 0.1.0 listed it
-    remedy = f"{REMEDY}; where you changed it yourself: steprag run check --accept {folder}"
+    remedy = f"{REMEDY}; where you changed it yourself: steprag check --accept {folder}"
     check_files(folder, files, remedy, full=full)
     return len(files)

@@ -1,11 +1,13 @@
-"""Rows of files that others wrote: JSON Lines, one JSON array or object of rows, a table with tabs or commas, Parquet.
-The first line tells which; a format that is not read is refused by its name.
+"""Rows of files that others wrote: JSON Lines, one JSON array or object of rows, a table with tabs or commas, Parquet,
+a workbook (XLSX). The first line tells which; a format that is not read is refused by its name.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+import zipfile
+import zlib
 from collections.abc import Iterator
 from itertools import chain, islice
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 from steprag.errors import DataError, quoted
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import read_lines, read_rows, read_value
-from steprag.records.packed import NotWhole, line_bytes, lines, open_bytes
+from steprag.records.packed import FREE, NotWhole, expansion, line_bytes, lines, open_bytes
 from steprag.records.spellings import HEADS, folded, has_id, is_passage, is_question
 
 BOM = b"\xef\xbb\xbf"
@@ -42,12 +44,17 @@ _GOES_ON = 200
 """Lines over which a cell in quotation marks may go."""
 
 
-def rows_of(path: Path) -> Iterator[tuple[int, Any]]:
-    """Number (of the line, or of the row) and value of every row of a file. Raises DataError."""
+def rows_of(path: Path, *, headed: bool = False) -> Iterator[tuple[int, Any]]:
+    """Number (of the line, or of the row) and value of every row of a file. `headed`: the first line of a table names
+    its columns, be they unknown. Raises DataError.
+    """
     if path.name.endswith(".parquet"):
-        yield from ((number, _as_json(row)) for number, row in parquet_values(path))
+        yield from ((number, as_json(row)) for number, row in parquet_values(path))
         return
-    found = other_rows(path)
+    if path.suffix.lower() == ".xlsx":
+        yield from _sheet(path)
+        return
+    found = other_rows(path, headed=headed)
     yield from read_rows(path) if found is None else found
 
 
@@ -67,19 +74,46 @@ def parquet_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise DataError(path, problem, line=number + 1, remedy="fetch it again") from None
 
 
-def _as_json(value: Any) -> Any:
-    """A value of Parquet as JSON has it: what is no number is null, dates and bytes are text."""
+def _sheet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows of a workbook's first sheet by their number in it; the first that is not blank names the columns. Raises
+    DataError, also where its files expand beyond the bound of compressed ones.
+    """
+    from openpyxl import load_workbook
+
+    names: list[str] = []
+    try:
+        with zipfile.ZipFile(path) as packed:
+            if sum(part.file_size for part in packed.infolist()) > max(FREE, expansion() * path.stat().st_size):
+                raise DataError(path, f"expands to more than {expansion()} times its size")
+        book = load_workbook(path, read_only=True, data_only=True)
+        for number, cells in enumerate(book.worksheets[0].iter_rows(values_only=True), 1):
+            values = [as_json(cell) for cell in cells]
+            if not names:
+                names = ["" if value is None else str(value).strip() for value in values]
+                names = names if any(names) else []
+            elif any(value is not None for value in values):
+                yield number, {name: value for name, value in zip(names, values, strict=False) if name}
+    except (zipfile.BadZipFile, zlib.error, KeyError, IndexError, ValueError, SyntaxError, OSError) as error:
+        problem = f"cannot be read as a workbook: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+        raise DataError(path, problem, remedy="save it again as .xlsx, or as CSV") from None
+
+
+def as_json(value: Any) -> Any:
+    """A value of Parquet, a workbook or the hub as JSON has it: what is no number is null, dates and bytes are text."""
     if isinstance(value, dict):
-        return {name: _as_json(inner) for name, inner in value.items()}
+        return {name: as_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_as_json(inner) for inner in value]
+        return [as_json(inner) for inner in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, str | bool | int | float) else str(value)
 
 
-def other_rows(path: Path) -> Iterator[tuple[int, Any]] | None:
-    """The rows of a file that is no JSON Lines; None where it is, or may be. Raises DataError for a foreign format."""
+def other_rows(path: Path, *, headed: bool = False) -> Iterator[tuple[int, Any]] | None:
+    """The rows of a file that is no JSON Lines; None where it is, or may be. Raises DataError for a foreign format.
+
+    `headed`: as in `rows_of`; of a file named .csv that is known.
+    """
     first, alone = _first_line(path)
     if first[_TAR] == b"ustar":
         raise DataError(path, "is a tar archive", remedy="unpack it and give its files")
@@ -90,8 +124,11 @@ def other_rows(path: Path) -> Iterator[tuple[int, Any]] | None:
         rows = _rows_of_value(path, first, alone)
         return None if rows is None else iter(enumerate(rows, 1))
     if b"\t" in first:
-        return _table(path)
-    between = next((mark for mark in ",;|" if _names(_cells(first.decode(errors="replace"), mark))), None)
+        return _table(path, headed)
+    line = first.decode(errors="replace")
+    between = next((mark for mark in ",;|" if _names(_cells(line, mark))), None)
+    if between is None and (headed or ".csv" in path.suffixes):
+        between = max(",;|", key=line.count) if line else None
     return _separated(path, between) if between else None
 
 
@@ -183,7 +220,7 @@ def _names(cells: list[str]) -> list[str] | None:
     return names if HEADS & set(map(folded, names)) else None
 
 
-def _table(path: Path) -> Iterator[tuple[int, Any]]:
+def _table(path: Path, headed: bool = False) -> Iterator[tuple[int, Any]]:
     """Rows of a table with tabs. Without a header two columns are id and text, three id, text and title, as in the
     passages of MS MARCO and of DPR (psgs_w100.tsv); a question and a list of answers where the second is one (DPR's
     qas files). Raises DataError where the columns have no names.
@@ -194,7 +231,7 @@ def _table(path: Path) -> Iterator[tuple[int, Any]]:
         number, line = given
         cells = line.split("\t")
         if names is None:
-            header = _names(cells)
+            header = [cell.strip().strip('"') for cell in cells] if headed else _names(cells)
             listed = len(cells) == 2 and _unquoted(cells[1]).startswith(("['", '["'))
             names = header or (["question", "answers"] if listed else ["id", "text", "title"][: len(cells)])
             if header:

@@ -1,33 +1,40 @@
 """Run folders: what a stage writes, with a manifest that says how it came to be.
 
 A folder belongs to one configuration. Started again with the same one, the run goes on; with another, it is refused
-and nothing is touched. A second process on the same folder is refused as well.
+and nothing is touched, unless an earlier start left nothing in it. A second process on the same folder is refused too.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import datetime
 import json
 import re
+import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 import steprag
+from steprag.console.progress import say
 from steprag.errors import BudgetReached, ConfigError, DataError, StepragError, quoted
 from steprag.records.jsonl import PARTIAL, LineJournal, read_json, read_rows, write_json
-from steprag.records.sealed import FILES, REMEDY, Listed, check_outputs, outputs, to_facts
+from steprag.records.sealed import FILES, REMEDY, Listed, check_outputs, names_of, outputs, to_facts
 from steprag.types import COUNTABLE
 
 FORMAT = 1
-UNANSWERED = "unanswered"
-"""Key of a manifest whose run asked a model and had no reply: its folder is not bound to that model yet."""
+NUMBERED = "*"
+"""At the end of a folder's name: without it, or with -2, -3, … in its place, the first that the run may have."""
+CALLS = "calls.sqlite"
+_OWN = ("manifest.json", "metrics.jsonl", "failures.jsonl", ".lock")
+"""Files of a run that hold no result; a journal without replies holds none either."""
 _HASH = re.compile("[0-9a-f]{16}")
 
 
@@ -59,18 +66,24 @@ class Run:
 
 
 @contextmanager
-def open_run(path: Path | str, stage: str, *, identity: dict[str, Any], config: dict[str, Any]) -> Iterator[Run]:
-    """The run folder at `path`, made or continued, locked while the block runs.
+def open_run(
+    path: Path | str, stage: str, *, identity: dict[str, Any], config: dict[str, Any], overwrite: bool | None = None
+) -> Iterator[Run]:
+    """The run folder at `path` (which may be `NUMBERED`), made or continued, locked while the block runs.
 
     `identity` is what decides the results (configuration without such things as concurrency, hashes of inputs); a
-    folder whose identity differs raises ConfigError. The manifest's status ends as done, partial (the block set it),
-    budget, interrupted or failed.
+    folder whose identity differs raises ConfigError. `overwrite`: what that run made is deleted instead; None where the
+    command has no such option. The manifest's status ends as done, partial (the block set it), budget, interrupted or
+    failed.
     """
-    path = Path(path)
+    path, identity = Path(path), json.loads(json.dumps(identity))
+    if path.name.endswith(NUMBERED):
+        path = _first_free(path, stage, identity)
+        say(f"{stage}: run folder {path}")
     with locked(path):
         for leftover in path.glob(f".*{PARTIAL}"):  # a kill came while the file was being written
             leftover.unlink()
-        manifest = _manifest(path, stage, identity, config)
+        manifest = _manifest(path, stage, identity, config, overwrite)
         listed = Listed(path, manifest.pop(FILES, None))  # what is listed may change from here on
         write_json(path / "manifest.json", manifest)
         with LineJournal(path / "metrics.jsonl", synced=False) as metrics:
@@ -204,13 +217,54 @@ def is_done(path: Path) -> bool:
     return (path / "manifest.json").is_file() and read_manifest(path).get("status") == "done"
 
 
-def _manifest(path: Path, stage: str, identity: dict[str, Any], config: dict[str, Any]) -> dict[str, Any]:
+def add_overwrite_option(parser: argparse.ArgumentParser) -> None:
+    """`--overwrite`, for stages that take seconds."""
+    text = "where --out holds a run of other options or inputs, delete what it made and begin anew"
+    parser.add_argument("--overwrite", action="store_true", help=text)
+
+
+def _first_free(path: Path, stage: str, identity: dict[str, Any]) -> Path:
+    """Of the folders that a `NUMBERED` path stands for, the first that is new or empty, or is this run's."""
+    stem = path.name.removesuffix(NUMBERED)
+    for number in count(1):
+        folder = path.with_name(stem if number == 1 else f"{stem}-{number}")
+        if not (folder / "manifest.json").exists():
+            if not folder.exists() or all(entry.name == ".lock" for entry in folder.iterdir()):
+                return folder
+            continue
+        old = read_manifest(folder, "stage", "identity")
+        if (old["stage"], old["identity"]) == (stage, identity) or _left_nothing(folder, old):
+            return folder
+    raise AssertionError("numbers do not end")
+
+
+def _left_nothing(path: Path, old: dict[str, Any]) -> bool:
+    """Whether a run that did not end well holds no result and no reply, so that any other may have its folder."""
+    inside = [file for file in path.rglob("*") if not file.is_dir() and file not in {path / name for name in _OWN}]
+    return old.get("status") != "done" and not any(
+        _has_replies(file) if file.name == CALLS else file.lstat().st_size and not file.name.startswith(CALLS)
+        for file in inside
+    )
+
+
+def _has_replies(journal: Path) -> bool:
+    """Whether a journal holds the reply to a call; one that cannot be read may."""
+    try:
+        with closing(sqlite3.connect(f"{journal.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            return database.execute("SELECT 1 FROM calls WHERE reply IS NOT NULL LIMIT 1").fetchone() is not None
+    except sqlite3.Error:
+        return True
+
+
+def _manifest(
+    path: Path, stage: str, identity: dict[str, Any], config: dict[str, Any], overwrite: bool | None
+) -> dict[str, Any]:
     fresh = {
         "format": FORMAT,
         "stage": stage,
         "status": "running",
         "version": code_version(),
-        "identity": json.loads(json.dumps(identity)),
+        "identity": identity,
         "config": config,
         "started": now(),
         "ended": None,
@@ -221,23 +275,23 @@ def _manifest(path: Path, stage: str, identity: dict[str, Any], config: dict[str
             raise ConfigError(f"{path} holds other files ({strangers[0]}, …) and no manifest; choose an empty folder")
         return fresh
     old = read_manifest(path, "stage", "identity", "config")
-    if old.get("stage") != stage:
-        raise ConfigError(f"{path} is a run of {quoted(old.get('stage'))}, not of {stage!r}; choose another folder")
-    if old.get("identity") != fresh["identity"] and not _takes_other_models(old, fresh):
+    same_stage = old.get("stage") == stage
+    if not same_stage or old.get("identity") != identity:
+        mine = same_stage and overwrite and not ((path / CALLS).exists() and _has_replies(path / CALLS))
+        if mine or _left_nothing(path, old):
+            for name in {*names_of(path, old.get(FILES)), *_OWN} - {".lock"}:
+                (path / name).unlink(missing_ok=True)
+            say(f"{stage}: {path} is begun anew; {'what it held is deleted' if mine else 'nothing was in it'}")
+            return fresh
+        if not same_stage:
+            raise ConfigError(f"{path} is a run of {quoted(old.get('stage'))}, not of {stage!r}; choose another folder")
         key, was, now_asked = difference(old["identity"], fresh["identity"])
         raise ConfigError(
             f"{path} was made with {key} = {quoted(was)}, and is now asked for {quoted(now_asked)}{_meaning(key)}; "
-            "choose another folder"
+            f"choose another folder{', or give --overwrite' if overwrite is False else ''}"
         )
     kept = {key: value for key, value in old.items() if key not in fresh and key != "error"}
     return {**fresh, "started": old.get("started", fresh["started"]), **kept, "previous_status": old.get("status")}
-
-
-def _takes_other_models(old: dict[str, Any], fresh: dict[str, Any]) -> bool:
-    """Whether nothing but the models differs, and none of them has answered yet."""
-    both = ({key: value for key, value in one["identity"].items() if key not in ("policy", "judge")}
-            for one in (old, fresh))  # fmt: skip
-    return old.get(UNANSWERED) is True and next(both) == next(both)
 
 
 def _meaning(key: str) -> str:

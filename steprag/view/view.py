@@ -32,7 +32,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("runs", nargs="*", metavar="RUN", help="run folders, folders of run folders, or a trees.jsonl "
                         f"[{RUNS}]")  # fmt: skip
     parser.add_argument("--out", metavar="FILE.html", help="write one file that opens without a server, and end")
-    parser.add_argument("--trees", type=int, default=100, metavar="N", help="of each run, trees in that file [100]")
+    parser.add_argument("--limit", "--trees", dest="trees", type=int, default=100, metavar="N",
+                        help="of each run, trees in that file [100]")  # fmt: skip
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; beyond this machine only with a "
                         "token [127.0.0.1]")  # fmt: skip
     parser.add_argument("--port", type=int, default=8200, help="0 takes a free one [8200]")

@@ -63,7 +63,7 @@ function Answers({ runs }) {
         ${two && html`<td class=${tone(told[1].gains[name], one.better)}><${Figure} one=${told[1].gains[name]} unit=${one.unit} sign=${true} /></td>`}
         <td>${[...new Set(told.map((each) => each.figures[name]?.n ?? 0))].join(", ")}</td><td class="means">${one.definition}</td></tr>`)}</tbody></table></div>
     ${notes.map((note) => html`<p class="hint">${note}</p>`)}
-    ${!("bertscore" in told.at(-1).figures) && html`<p class="hint">BERTScore loads a model: <code>steprag evaluate --predictions RUN --bertscore minilm</code> adds it.</p>`}
+    ${!("bertscore" in told.at(-1).figures) && html`<p class="hint">BERTScore loads a model: <code>steprag score evaluate --predictions RUN --bertscore minilm</code> adds it.</p>`}
     <${Errors} rows=${rows} keys=${keys} /></section>`;
 }
 

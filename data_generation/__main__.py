@@ -1,0 +1,9 @@
+"""`python -m data_generation …` is `steprag generate …`."""
+
+import sys
+
+from data_generation.generate import main
+from steprag.console.terminal import guarded
+
+if __name__ == "__main__":
+    sys.exit(guarded(main, sys.argv[1:]))

@@ -1,0 +1,145 @@
+"""The words of a command line: which option a word means, and what a command's help shows first."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+OPTION = "config:"
+"""Before the dotted key, where argparse keeps the value of an option that sets one."""
+BESIDE = ("--judge.", "--rewriter.")
+"""Models beside the policy: a key without its section means the policy's, or another section's, before theirs."""
+ALWAYS = ("model", "base_url", "limit", "usd")
+"""Keys that the short help shows of every command that has them."""
+HELP: dict[str, tuple[str, tuple[str, str]]] = {
+    "index build": ("corpus out hybrid vectors_from config type json", (
+        "--corpus atlas --out runs/index", "--corpus docs --out runs/mine --hybrid")),
+    "index search": ("", ("Tirana", "--index runs/index --top_k 5 'capital of Albania'")),
+    "index serve": ("index config host port", ("--index runs/index", "--index runs/index --port 8300")),
+    "index evaluate": ("", (
+        "--questions steprag/atlas/dev.jsonl", "--questions q.csv --columns question=q --at '[5, 10]'")),
+    "plan": ("dataset_name questions columns config model like pace limit usd json", (
+        "--dataset_name atlas --limit 100", "--questions q.csv --config gpt-4o --limit 100")),
+    "plan train": ("pairs config model device devices stage json", (
+        "--config qwen2.5-7b-dpo-qlora --device 4090", "--pairs runs/pairs --config atlas-dpo")),
+    "generate": ("dataset_name questions columns index out config model base_url adapter limit usd rollouts", (
+        "--dataset_name atlas --limit 20",
+        "--questions q.csv --columns question=q,answer=a --config gpt-4o --limit 20 --usd 5")),
+    "plan index": ("", ("--corpus atlas", "--rows 21000000 --dimension 768")),
+    "trees merge": ("", ("runs/trees runs/trees-0 runs/trees-1", "runs/scored runs/scored-*")),
+    "trees weave": ("", ("--trees steprag/atlas/trees.jsonl.gz --out woven.jsonl",
+                         "--trees runs/generate-atlas --straight --out woven.jsonl")),
+    "trees worked": ("episodes corpus index out overwrite config limit profile", (
+        "--episodes woven.jsonl --corpus steprag/atlas/corpus.jsonl --index runs/index --profile stack --out runs/w",
+        "--episodes steprag/atlas/warmstart.jsonl --corpus steprag/atlas/corpus.jsonl --index INDEX --out runs/w")),
+    "trees replay": ("trees out config rollouts", (
+        "--trees runs/generate-atlas --out runs/again --rollouts 4",
+        "--trees runs/generate-atlas --out runs/steep --reward.alpha 0.3")),
+    "trees belief": ("", ("--trees runs/generate-atlas --out runs/beliefs --limit 20",
+                          "--trees runs/generate-atlas --out runs/beliefs --adapter atlas-warmstart")),
+    "pairs": ("trees out overwrite index config margin products push public", (
+        "--trees runs/generate-atlas", "--trees runs/one runs/two --out runs/pairs --pairs.margin 0.2")),
+    "pairs export": ("", ("--pairs runs/pairs --format llamafactory openai",
+                          "--questions steprag/atlas/train.jsonl --format verl --out runs/verl")),
+    "pairs import": ("", ("RAG_ProGuide.json --out runs/guide", "RAG_ProGuide.json --out runs/guide --overwrite")),
+    "pairs leakage": ("", ("--pairs runs/pairs --against steprag/atlas/test.jsonl",
+                           "--pairs runs/pairs --against hub:openai/openai_humaneval::test --json")),
+    "train": ("pairs questions index out config stage model adapter learning_rate epochs max_steps", (
+        "--pairs runs/pairs --out runs/dpo", "--pairs runs/pairs --config qwen2.5-7b-dpo-qlora --out runs/7b")),
+    "infer": ("dataset_name questions columns index out config model adapter base_url limit usd", (
+        "--dataset_name atlas --limit 20", "--questions q.csv --columns question=q,answer=a --model runs/dpo")),
+    "serve": ("index out config model adapter base_url host port mode on seconds", (
+        "--port 8300", "--index runs/mine --model gpt-4o --engine openai --base_url https://api.openai.com/v1")),
+    "ask": ("index config model adapter base_url profile depth", (
+        "'Which currency is used in Albania?'", "--model runs/dpo 'Which currency is used in Albania?'")),
+    "score judge": ("", ("--predictions runs/infer-atlas --model gpt-4o --engine openai --usd 1",
+                         "--predictions runs/infer-atlas --base_url http://127.0.0.1:8000/v1 --model NAME")),
+    "score evaluate": ("", ("--predictions runs/infer-atlas", "--predictions runs/infer-atlas --bertscore minilm")),
+    "compare": ("", ("runs/before runs/after", "runs/before runs/after --names before after --out runs/compared")),
+    "view": ("", ("runs", "runs/generate-atlas --out trees.html")),
+    "check": ("", ("runs/index", "runs/generate-atlas runs/pairs")),
+}  # fmt: skip
+"""By a command: the options of its short help, all of its own where none are named, and two examples."""
+_SHAPES = {bool: "true|false", int: "N", float: "NUMBER", str: "TEXT", dict: "{KEY: VALUE}",
+           list: "[VALUE, …]", tuple: "[VALUE, …]"}  # fmt: skip
+
+
+def shape_of(kind: Any) -> str:
+    """What may stand behind an option, from the type of its key: its choices, or what kind of value."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return "|".join(map(str, inner))
+    if origin in (Union, UnionType):
+        return "|".join(shape_of(one) for one in inner if one is not type(None))
+    return shape_of(inner[0]) if origin is Annotated else _SHAPES.get(origin or kind, "VALUE")
+
+
+def options_meant(name: str, known: Sequence[str]) -> list[str]:
+    """The options that an option as typed may mean: dashes are underlines, and a section may be left out."""
+    key = name[2:].replace("-", "_")
+    if f"--{key}" in known:
+        return [f"--{key}"]
+    found = [one for one in known if one.endswith(f".{key}") and one.count(".") == key.count(".") + 1]
+    return [one for one in found if not one.startswith(BESIDE)] or found
+
+
+def meant(word: str, known: Sequence[str]) -> str:
+    """A word of the command line, its option spelt as the parser knows it; as it is where that is in doubt."""
+    name, equals, value = word.partition("=")
+    if not name.startswith("--") or name in known:
+        return word
+    found = options_meant(name, known)
+    return f"{found[0]}{equals}{value}" if len(found) == 1 else word
+
+
+def short_usage(parser: argparse.ArgumentParser) -> str | None:
+    """The command's own options by name, and the many that set keys in two words: the help explains them below."""
+    own = [action for action in parser._actions if not action.dest.startswith(OPTION)]
+    if len(own) == len(parser._actions):
+        return parser.usage
+    formatter = parser._get_formatter()
+    formatter.add_usage(None, own, parser._mutually_exclusive_groups, "")
+    return f"{formatter.format_help().strip()} [--KEY VALUE …]".replace("%", "%%")
+
+
+def show_help(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
+    """Where help is asked for: writes about ten options and two examples, or with --help-all every option; and ends."""
+    asked = {word.replace("_", "-") for word in argv} & {"-h", "--help", "--help-all"}
+    if not asked or parser._subparsers is not None:
+        return
+    words = parser.prog.removeprefix("steprag ")
+    named, examples = HELP.get(words, ("", ()))
+    every = "--help-all" in asked
+    text = parser.format_help() if every else _short_help(parser, named.split())
+    text += "".join(["\nexamples:\n", *(f"  {parser.prog} {line}\n" for line in examples)] if examples else [])
+    options = sum(bool(action.option_strings) and action.help != argparse.SUPPRESS for action in parser._actions) - 1
+    if not every and text.count("\n  --") < options:  # all but -h
+        text += f"\n{parser.prog} --help-all explains all {options} options.\n"
+    sys.stdout.write(text)
+    parser.exit()
+
+
+def _short_help(parser: argparse.ArgumentParser, named: Sequence[str]) -> str:
+    """Help on the named options, by their short names; on the command's own and `ALWAYS` where none are named."""
+    by_name = {option: action for action in parser._actions for option in action.option_strings}
+    own = [action.dest for action in parser._actions if action.option_strings and not action.dest.startswith(OPTION)]
+    shown: list[argparse.Action] = []
+    for name in named or [*own[1:], *ALWAYS]:
+        found = options_meant(f"--{name}", list(by_name))
+        action = by_name[found[0]] if len(found) == 1 else None
+        if action is not None and action not in shown:
+            action.option_strings = [f"--{name}"]  # the parser ends behind its help
+            shown.append(action)
+    places = [action for action in parser._actions if not action.option_strings]
+    formatter = parser._get_formatter()
+    formatter.add_usage(None, [*places, *(action for action in shown if action.required)], [])
+    formatter.add_text(parser.description)
+    for title, actions in (("arguments", places), ("options", shown)):
+        formatter.start_section(title)
+        formatter.add_arguments(actions)
+        formatter.end_section()
+    usage, _, rest = formatter.format_help().partition("\n\n")
+    return f"{usage} [options]\n\n{rest}"
