@@ -16,7 +16,7 @@ import steprag.atlas
 from indexes.corpora.documents import KINDS, Documents, DocumentsConfig
 from indexes.corpora.wikipedia import dump_passages
 from steprag.batch.datasets import HUB, hub_rows
-from steprag.errors import ConfigError, DataError, quoted
+from steprag.errors import ConfigError, DataError
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import existing, files_hash
 from steprag.records.packed import PACKED, NotWhole, lines, open_bytes, too_long, unpacked
