@@ -125,6 +125,6 @@ async def open_agent(
             yield Agent(environment, policy, judging)
     else:
         both = asked.model_copy(update={"context": max(asked.context, judge.context)})
-        gate = Gate(asked)
+        gate = Gate(asked.model_copy(update={"max_tokens": max(asked.max_tokens, judge.max_tokens)}))
         async with open_policy(both, grammar) as policy, policy.beside(judge, VerdictFormat()) as judging:
             yield Agent(environment, Model(policy, gate), Model(judging, gate))
