@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from data_generation.generate import tools_told
 from data_generation.replay import Replay
 from indexes import open_retriever
-from steprag.agent.belief import believe, check_scoring
+from steprag.agent.belief import MOST_ANSWERS, believe, check_scoring
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.open import OpenAgent, make_environment, open_agent
@@ -32,7 +32,7 @@ from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
 from steprag.batch.journalled import scorer_of
 from steprag.batch.results import Place, Results, places_of, read_at
 from steprag.batch.tree_results import TREES, trees_file
-from steprag.batch.worklist import note_failures, unfinished, work_off
+from steprag.batch.worklist import billed, note_failures, unfinished, work_off
 from steprag.config.load import StageConfig, add_options, load_config, options_from, parse_arguments
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import say
@@ -101,7 +101,7 @@ async def add_beliefs(config: BeliefConfig, file: Path, made_by: dict[str, Any],
             believed = Results(run.path / "trees.jsonl", TREES)
             spending = Spending(config.budget, prices_of(config.policy))
             todo = unfinished(trees.questions, believed)
-            try:
+            with billed(run, trees.questions, believed, spending):
                 if todo:
                     opened = open_agent(config, retriever, environment=environment)
                     async with opened as agent, Journal(run.path / JOURNAL, spending) as calls:
@@ -113,11 +113,8 @@ async def add_beliefs(config: BeliefConfig, file: Path, made_by: dict[str, Any],
                         with asking(run, calls, policy=agent.policy):
                             await check_scoring(scorer_of(agent.policy))
                             await work_off(run, todo, work, results=believed, at_once=2 * config.policy.concurrency,
-                                           total=len(trees.questions), spending=spending,
+                                           total=len(trees.questions), spending=spending, most=trees.most,
                                            begun=calls.begun)  # fmt: skip
-            finally:
-                believed.put_in_order(question.id for question in trees.questions)
-                run.set(spent=spending.summary())
             say(f"belief: {len(believed)} trees; next: steprag pairs --trees {run.path} --label.name gain")
             return note_failures(run, believed)
 
@@ -173,6 +170,12 @@ class _Trees:
         if not ids:
             raise ConfigError(f"{path} holds no trees; run steprag generate first")
         self.questions = [self.tree(key).question for key in ids]
+
+    @property
+    def most(self) -> int:
+        """The scores that no tree exceeds: of every node, each answer."""
+        read, places = self._read.values(), self._places.values()
+        return MOST_ANSWERS * max((*(len(tree.nodes) for tree in read), *(place.counts["nodes"] for place in places)))
 
     def tree(self, question_id: str) -> Tree:
         """The tree of a question."""

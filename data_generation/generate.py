@@ -19,6 +19,7 @@ from typing import Any
 from data_generation.config import GenerateConfig
 from data_generation.expand import Searcher, make_searcher
 from data_generation.growth import finished, root_only
+from data_generation.plan import most_calls
 from data_generation.search import grow
 from data_generation.tally import Earlier, summarise
 from indexes import open_retriever
@@ -42,6 +43,7 @@ from steprag.batch.worklist import (
     Work,
     Working,
     agent_identity,
+    billed,
     note_failures,
     unfinished,
     work_off,
@@ -140,20 +142,21 @@ async def search_all(
     absorb_slots(run.path, (question.id for question in questions))
     judge = config.judge if config.reward.judged else None
     spending = Spending(config.budget, prices_of(config.policy, judge))
-    try:
-        if todo:
-            async with workers(run, config, spending, opened, searching, slots) as (work, begun):
+    with billed(run, questions, trees, spending):
+        try:
+            if todo:
+                async with workers(run, config, spending, opened, searching, slots) as (work, begun):
 
-                async def search(question: Question) -> Tree | Failure:
-                    tree = await work(question)
-                    return earlier.mark(tree) if earlier and isinstance(tree, Tree) else tree
+                    async def search(question: Question) -> Tree | Failure:
+                        tree = await work(question)
+                        return earlier.mark(tree) if earlier and isinstance(tree, Tree) else tree
 
-                at_once, total = config.trees_at_once or 2 * config.policy.concurrency, len(questions)
-                await work_off(run, todo, search, results=trees, at_once=at_once, total=total, spending=spending,
-                               begun=begun)  # fmt: skip
-    finally:
-        trees.put_in_order(question.id for question in questions)
-        summarise(run, trees.counts(), spending)
+                    at_once, total = config.trees_at_once or 2 * config.policy.concurrency, len(questions)
+                    most = sum(most_calls(config, split=False).values())
+                    await work_off(run, todo, search, results=trees, at_once=at_once, total=total, spending=spending,
+                                   most=most, begun=begun)  # fmt: skip
+        finally:
+            summarise(run, trees.counts())
     return trees
 
 

@@ -1,9 +1,10 @@
 """`steprag plan`: calls, tokens, dollars and minutes of a generation run, before anything is spent.
 
-From the recipe alone it can only say what a tree costs at most: every call there can be, each with the longest prompt
-and reply; and how long that takes at the pace that is given, or that the recipe bounds. Given a run of the same recipe
-over a few questions (`--like`), it forecasts from that run's trees: their means times the questions, with the
-bootstrap's interval. Given the whole run too (`--took`), it says how far off the forecast was.
+From the recipe alone it says what a tree costs at most: every call there can be, each with the longest prompt and
+reply; how long that takes at the pace that is given, or that the recipe bounds; and what trees are likely to cost, as
+they did elsewhere. Given a run of the same recipe over a few questions (`--like`), it forecasts from that run's trees:
+their means times the questions, with the bootstrap's interval. Given the whole run too (`--took`), it says how far off
+the forecast was.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import datetime
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import places_of
 from steprag.batch.tree_results import TREES
 from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.policy.budget import Spending, dollars, prices_of
@@ -35,6 +38,12 @@ from steprag.types import Question, Usage
 
 UNPRICED = "no price given (policy.price.*, judge.price.*)"
 UNPACED = "no pace given (--pace TOKENS_A_SECOND, or policy.rate.*)"
+LIKELY_SHARE = {"default": 0.16, "fast": 0.59, "reasonrag": 0.53}
+"""Of the calls that a tree of a preset may take, where one request gives all its samples, those that it took:
+docs/figures/search.md, "Pairs a call, by preset".
+"""
+STEP_TOKENS, GROWN = 35, 0.28
+"""Of the shipped trees: tokens of a step, and by how much of its longest growth a prompt has grown on average."""
 JUDGED_TOKENS = 300
 """Of a judge's prompt: question, golden answers, answer."""
 
@@ -63,6 +72,8 @@ def main(argv: list[str]) -> int:
         "dollars_at_most": most_dollars(config, used),
         "hours_at_most": most_hours(config, used, given.pace),
     }
+    likely = likely_usage(config, count)
+    report["likely"] = {**vars(sum(likely.values(), Usage())), "dollars": most_dollars(config, likely)}
     if given.like:
         report["forecast"] = forecast(config, count, Path(given.like))
     if given.took:
@@ -71,12 +82,12 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def most_calls(config: GenerateConfig) -> dict[str, int]:
-    """The calls by role that no tree exceeds: every iteration as deep as can be, an endpoint that gives one completion
-    a request, the judge's second tries, and the beliefs of all states.
+def most_calls(config: GenerateConfig, *, split: bool = True) -> dict[str, int]:
+    """The calls by role that no tree exceeds: every iteration as deep as can be, where `split` an endpoint that gives
+    one completion a request, the judge's second tries, and the beliefs of all states.
     """
     search = config.search
-    width = min(search.siblings or search.children, search.children)
+    width = min(search.siblings or search.children, search.children) if split else 1
     steps = config.episode.depth if search.play else 1
     samples, tries = (search.rollouts + search.extra) * steps * width, 2 if config.reward.judged else 0
     policy, both = samples, samples * (1 + tries)
@@ -94,10 +105,23 @@ def most_usage(config: GenerateConfig, calls: dict[str, int], questions: list[Qu
     profile, episode = load_profile(config.prompt.profile, config.prompt.examples), config.episode
     longest = max((question.question for question in questions), key=len, default="")
     prompt = longest_prompt(profile, episode.depth, episode.top_k, policy.max_tokens, longest)
-    step = (prompt, policy.max_tokens)
-    sizes = {"policy": step, "score": step, "judge": (JUDGED_TOKENS, config.judge.max_tokens)}
-    asked = {role: len(questions) * count for role, count in calls.items() if count}
-    return {role: Usage(count, *(count * tokens for tokens in sizes[role])) for role, count in asked.items()}
+    return _usage(config, {role: len(questions) * count for role, count in calls.items()}, prompt, policy.max_tokens)
+
+
+def _usage(config: GenerateConfig, calls: dict[str, int], prompt: int, reply: int) -> dict[str, Usage]:
+    """What so many calls of each role use, where the policy has such prompts and replies, in tokens."""
+    sizes = {role: (prompt, reply) for role in calls} | {"judge": (JUDGED_TOKENS, config.judge.max_tokens)}
+    return {role: Usage(count, *(count * each for each in sizes[role])) for role, count in calls.items() if count}
+
+
+def likely_usage(config: GenerateConfig, count: int) -> dict[str, Usage]:
+    """What `count` questions are likely to use by role, within a factor of two, as trees did elsewhere."""
+    profile, search = load_profile(config.prompt.profile, config.prompt.examples), config.search
+    start = longest_prompt(profile, 1, 0, STEP_TOKENS)
+    grown = longest_prompt(profile, config.episode.depth, config.episode.top_k, STEP_TOKENS) - start
+    most, share = most_calls(config, split=False), count * LIKELY_SHARE[search.preset]
+    calls = {role: round(share * each) for role, each in most.items()}
+    return _usage(config, calls, round(start + GROWN * grown), STEP_TOKENS * (search.siblings or search.children))
 
 
 def most_dollars(config: GenerateConfig, used: dict[str, Usage]) -> float | None:
@@ -135,7 +159,8 @@ def forecast(config: GenerateConfig, count: int, like: Path) -> list[dict[str, A
 
 
 def amounts_of(run: Path, config: GenerateConfig) -> dict[str, list[float | None]]:
-    """What each finished tree of a run took; the run's minutes are shared out by calls. None: a price is missing.
+    """What each finished tree of a run took; the run's minutes are shared out by calls. None: a price is missing. What
+    trees took that are only begun is shared out too: those that end first are the quick ones.
 
     Raises ConfigError where the run was made by another recipe.
     """
@@ -149,18 +174,25 @@ def amounts_of(run: Path, config: GenerateConfig) -> dict[str, list[float | None
     done = {place.id for place in places_of(run / "trees.jsonl", TREES)}
     prices = prices_of(config.policy, config.judge)
     spent = {question_id: Spending(prices=prices) for question_id in sorted(done)}
+    begun = Spending(prices=prices)
     for question_id, role, used in Journal(run / JOURNAL, reading=True).usage():
-        if question_id in spent:
-            spent[question_id].add(role, used)
-    usage = [each.usage for each in spent.values()]
-    pace = _seconds(run / "metrics.jsonl") / 60 / max(1, sum(each.calls for each in usage))
+        spent.get(question_id, begun).add(role, used, question_id)
+    if begun.paid:
+        say(f"{run}: {len(begun.paid)} trees are begun and not finished; what they took is shared out over the "
+            f"{len(done)} finished ones, which are the quick ones")  # fmt: skip
+    pace = _seconds(run / "metrics.jsonl") / 60 / max(1, sum(one.usage.calls for one in (begun, *spent.values())))
+
+    def amounts(what: Callable[[Spending], float | None]) -> list[float | None]:
+        each, rest = [what(one) for one in spent.values()], what(begun)
+        return [None if None in (one, rest) else one + rest / len(each) for one in each]  # pyright: ignore[reportOptionalOperand]
+
     return {
-        "calls": [each.calls for each in usage],
-        "prompt tokens": [each.prompt_tokens for each in usage],
-        "of them cached": [each.cached_tokens for each in usage],
-        "completion tokens": [each.completion_tokens for each in usage],
-        "dollars": [each.dollars for each in spent.values()],
-        "minutes": [each.calls * pace for each in usage],
+        "calls": amounts(lambda one: one.usage.calls),
+        "prompt tokens": amounts(lambda one: one.usage.prompt_tokens),
+        "of them cached": amounts(lambda one: one.usage.cached_tokens),
+        "completion tokens": amounts(lambda one: one.usage.completion_tokens),
+        "dollars": amounts(lambda one: one.dollars),
+        "minutes": amounts(lambda one: one.usage.calls * pace),
     }
 
 
@@ -220,7 +252,14 @@ def _table(report: dict[str, Any]) -> str:
         after = f"{'took':>14}{'off by':>10}" if "took" in report["forecast"][0] else ""
         lines.insert(5, f"{'':<18}{'expected':>14}{'95 % from':>14}{'to':>14}{after}")
     else:
-        lines.append("For a forecast, hours too, search ten questions (--limit 10) and give that run as --like.")
+        calls, cost = report["likely"]["calls"], report["likely"]["dollars"]
+        lines += [
+            f"likely             {calls:,} calls" + (f", {cost:,.2f} dollars" if cost else "")
+            + "; half or double, for it is what trees took elsewhere (docs/figures/search.md)",
+            "For a forecast, hours too, search ten questions (--limit 10) and give that run as --like.",
+        ]  # fmt: skip
+    if most:
+        lines.append("To stop at $5: --budget.usd 5. The same command with a higher limit goes on.")
     return "\n".join(lines) + "\n"
 
 

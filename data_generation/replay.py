@@ -106,7 +106,8 @@ async def replay(
                     (trees if isinstance(result, Tree) else failures).write(dump_line(result) + "\n")
                     if isinstance(result, Tree):
                         counts.append(tree_counts(result))
-            summarise(run, counts, journal.spending)
+            run.set(spent=journal.spending.summary())
+            summarise(run, counts)
 
 
 class Replay:

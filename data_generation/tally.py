@@ -14,7 +14,6 @@ from steprag.batch.results import Place, places_of, read_at
 from steprag.batch.tree_results import TREES
 from steprag.console.progress import say
 from steprag.errors import ConfigError
-from steprag.policy.budget import Spending
 from steprag.records.jsonl import existing, file_hash
 from steprag.runs.run import Run
 from steprag.scores.metrics import normalise
@@ -24,8 +23,8 @@ from steprag.types import Question, Usage
 COUNTED = ("nodes", "known", "refused_steps", "solved", "mixed")
 
 
-def summarise(run: Run, trees: Iterable[dict[str, Any]], spending: Spending) -> None:
-    """Writes the counts of all trees into the manifest and says what the trees hold."""
+def summarise(run: Run, trees: Iterable[dict[str, Any]]) -> None:
+    """Writes the counts of all trees into the manifest and, where there are some, says what the trees hold."""
     counts, ended, usage = dict.fromkeys(("trees", *COUNTED), 0), Counter[str](), Usage()
     for tree in trees:
         counts["trees"] += 1
@@ -34,22 +33,19 @@ def summarise(run: Run, trees: Iterable[dict[str, Any]], spending: Spending) -> 
         ended[tree["ended"]] += 1
         usage += Usage(**tree["usage"])
     run.set(counts=counts, ended_by=dict(sorted(ended.items())), usage=vars(usage))
-    if spending.usage.calls:
-        run.set(spent=spending.summary())
+    if not counts["trees"]:
+        return
     known = f" ({counts['known']} known from earlier runs)" if counts["known"] else ""
-    cost = f", ${spending.dollars:.2f}" if spending.dollars else ""
     say(
         f"generate: {counts['trees']} trees ({counts['solved']} solved, {counts['mixed']} with answers of both kinds), "
-        f"{counts['nodes']} nodes{known}, {usage.calls} calls, "
-        f"{usage.prompt_tokens:,} prompt and {usage.completion_tokens:,} completion tokens{cost}"
+        f"{counts['nodes']} nodes{known}"
     )
-    if counts["trees"]:
-        listed = ", ".join(f"{name} {count}" for name, count in ended.most_common())
-        idle = counts["refused_steps"] == counts["nodes"] - counts["trees"]  # all but the roots
-        say(f"generate: ended by {listed}" + ("" if idle else f"; next: steprag pairs --trees {run.path}"))
+    listed = ", ".join(f"{name} {count}" for name, count in ended.most_common())
+    idle = counts["refused_steps"] == counts["nodes"] - counts["trees"]  # all but the roots
+    say(f"generate: ended by {listed}" + ("" if idle else f"; next: steprag pairs --trees {run.path}"))
 
 
-MERGING = Merging("trees.jsonl", TREES, lambda run, trees, spending: summarise(run, trees.counts(), spending))
+MERGING = Merging("trees.jsonl", TREES, lambda run, trees: summarise(run, trees.counts()))
 
 
 class Earlier:

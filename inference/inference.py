@@ -44,6 +44,7 @@ from steprag.batch.worklist import (
     Work,
     Working,
     agent_identity,
+    billed,
     note_failures,
     unfinished,
     work_off,
@@ -142,9 +143,8 @@ def _scored(run: Run) -> dict[str, Any]:
     return scores
 
 
-def _finish(run: Run, predictions: Results[Prediction], spending: Spending) -> None:
+def _finish(run: Run, predictions: Results[Prediction]) -> None:
     del predictions  # scored from their file
-    run.set(spent=spending.summary())
     sys.stdout.write(table(_scored(run)) + "\n")
 
 
@@ -165,21 +165,14 @@ async def answer_all(
     predictions = Results(run.path / "predictions.jsonl", PREDICTIONS)
     todo = unfinished(questions, predictions)
     spending = Spending(config.budget, prices_of(config.policy))
-    if not todo:
-        predictions.put_in_order(question.id for question in questions)
-        return predictions
-    absorb_slots(run.path, (question.id for question in questions))
-    try:
-        working = partial(answering, critic=critic)
-        async with workers(run, config, spending, opened, working, slots) as (answer, begun):
-            at_once, total = config.policy.concurrency, len(questions)
-            await work_off(
-                run, todo, answer, results=predictions, at_once=at_once, total=total, spending=spending, begun=begun
-            )
-    finally:
-        if spending.usage.calls:  # none are known of before the journal is open
-            run.set(spent=spending.summary())
-        predictions.put_in_order(question.id for question in questions)
+    with billed(run, questions, predictions, spending):
+        if todo:
+            absorb_slots(run.path, (question.id for question in questions))
+            working = partial(answering, critic=critic)
+            async with workers(run, config, spending, opened, working, slots) as (answer, begun):
+                at_once, most = config.policy.concurrency, config.best_of * config.candidates * config.episode.depth
+                await work_off(run, todo, answer, results=predictions, at_once=at_once, total=len(questions),
+                               spending=spending, most=most, begun=begun)  # fmt: skip
     return predictions
 
 

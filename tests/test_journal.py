@@ -199,10 +199,9 @@ def test_budgets_hold_and_the_run_goes_on(
         generate(out, Counted(log=log, delay=0.01), {**keys, f"budget.{limit}": value})
     manifest = read_manifest(out)
     assert manifest["status"] == "budget"
-    spent, dearest = manifest["spent"], 700
+    spent = manifest["spent"]
     used = {"calls": spent["calls"], "tokens": spent["prompt_tokens"] + spent["completion_tokens"], "usd": spent["usd"]}
-    over = {"calls": 4, "tokens": 4 * dearest, "usd": 4 * dearest * 1e-6}
-    assert value <= used[limit] <= value + over[limit]
+    assert 0 < used[limit] <= value
     before = len(log.read_text().splitlines())
     assert before == spent["calls"], "a call in flight at the end was not kept"
     check_each_call_was_made_once(out, log, whole, keys)
@@ -237,8 +236,9 @@ def test_processes_share_a_budget() -> None:
     assert [(one.tokens, one.calls) for one in shares] == [(3, 1), (3, 1), (2, 1), (2, 0)]
     assert {(one.usd, one.minutes) for one in shares} == {(0.25, 5)}
     assert [BudgetConfig(calls=8).share(place, 3).calls for place in range(3)] == [3, 3, 2]
-    with pytest.raises(BudgetReached), Spending(BudgetConfig(calls=3).share(3, 4)).request():
-        pass
+    nothing = Spending(BudgetConfig(calls=3).share(3, 4))
+    with pytest.raises(BudgetReached):
+        asyncio.run(nothing.request("policy", Usage()).__aenter__())
     assert BudgetConfig().share(3, 4) == BudgetConfig()
 
 

@@ -68,17 +68,29 @@ def test_a_proxy_that_cannot_be_used_is_named_and_none_is_used_on_this_machine(
     assert "word" not in str(refused.value)
 
 
-def test_the_hub_is_not_waited_for_without_dns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the hub's client then says of its cache ends with a whole sentence."""
-    for name in ("https_proxy", "all_proxy", "HTTPS_PROXY", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("socket.getaddrinfo", no_address)
+@pytest.mark.parametrize("why", ["no address", "mute"])
+def test_a_hub_that_does_not_answer_is_asked_once_and_named(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as mute:
+        mute.bind(("127.0.0.1", 0))
+        mute.listen()
+        port = mute.getsockname()[1]
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{port}")
+        monkeypatch.setattr("steprag.engines.pretrained.HUB_SECONDS", 0.1)
+        if why == "no address":
+            monkeypatch.setattr("socket.getaddrinfo", no_address)
+        with pytest.raises(ConfigError) as refused, asking_the_hub("model", "give its folder"):
+            assert huggingface_hub.constants.HF_HUB_OFFLINE, "the block is not to ask it"
+            raise ValueError("It is not in the cache.")
+    assert not huggingface_hub.constants.HF_HUB_OFFLINE
+    assert f"model: http://127.0.0.1:{port} does not answer (" in str(refused.value)
+
+
+def test_what_the_hubs_client_says_ends_with_a_whole_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     long = ("It is not in the cache.\nSet 'HF_HUB_OFFLINE=0' to ask for it. " * 6).strip()
     with pytest.raises(ConfigError) as refused, asking_the_hub("model", "give its folder"):
-        assert huggingface_hub.constants.HF_HUB_OFFLINE
         raise ValueError(long)
-    assert not huggingface_hub.constants.HF_HUB_OFFLINE
     said = str(refused.value)
     assert said.startswith("model: It is not in the cache. Set 'HF_HUB_OFFLINE=0' to ask for it.")
     assert said.endswith((" cache. (give its folder)", " it. (give its folder)"))

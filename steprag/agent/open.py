@@ -117,6 +117,6 @@ async def open_agent(
             yield OpenAgent(environment, policy, judging)
     else:
         both = asked.model_copy(update={"context": max(asked.context, judge.context)})
-        gate = Gate(asked)
+        gate = Gate(asked.model_copy(update={"max_tokens": max(asked.max_tokens, judge.max_tokens)}))
         async with open_policy(both, grammar) as policy, policy.beside(judge, VerdictFormat()) as judging:
             yield OpenAgent(environment, Model(policy, gate), Model(judging, gate))

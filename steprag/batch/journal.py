@@ -24,6 +24,7 @@ from steprag.agent.retriever import Retriever
 from steprag.batch.database import JOURNAL as JOURNAL
 from steprag.batch.database import CallKey, Database, KeptCalls
 from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, JournalledScorer, Request, scorer_of
+from steprag.console.progress import say
 from steprag.errors import RequestError, StepragError
 from steprag.policy.budget import Spending
 from steprag.policy.client import Model
@@ -74,7 +75,7 @@ class Journal(KeptCalls):
         for question_id, role, usage in self.usage():
             self._questions.add(question_id)
             self.roles.add(role)
-            self.spending.add(role, usage)
+            self.spending.add(role, usage, question_id)
 
     @property
     def begun(self) -> Container[str]:
@@ -121,7 +122,7 @@ class Journal(KeptCalls):
         reply = json.dumps(list(map(_row, sample.completions)), ensure_ascii=False)
         usage = json.dumps(list(vars(sample.usage).values()))
         self._db.write(f"UPDATE calls SET reply = ?, usage = ? WHERE {_THIS}", reply, usage, question_id, *key)
-        self.spending.add(key[0], sample.usage)
+        self.spending.add(key[0], sample.usage, question_id)
 
     def searched(self, question_id: str, query: str, top_k: int, passages: tuple[Passage, ...]) -> None:
         """A search has found these passages, best first; each passage's text is kept once in the file."""
@@ -147,12 +148,23 @@ class Journal(KeptCalls):
                 self.closing, self.fatal = True, error
                 return
 
+    def over(self, task: asyncio.Task[Any]) -> None:
+        """A call has ended. Its error is taken note of, though whoever asked may be gone: else asyncio reports it."""
+        self.in_flight.discard(task)
+        if not task.cancelled():
+            task.exception()
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.closing = True
         for task in self.in_flight - self.on_wire:
             task.cancel()  # a limit a minute would have them wait for nothing
+        if self.on_wire and kind is asyncio.CancelledError:
+            say(
+                f"stopping: {len(self.on_wire)} calls in flight are waited for, since they are paid; Ctrl-C again ends "
+                "at once"
+            )
         await asyncio.gather(*self.in_flight, return_exceptions=True)
         if self._syncing:
             self._syncing.cancel()
@@ -210,11 +222,12 @@ class QuestionCalls:
         return self._known[key]
 
     async def _send(self, key: CallKey, gate: Gate, chars: int, request: Request) -> Sample:
-        async with gate.turn(chars):
+        role, _, _, completions = key
+        most = gate.most(chars, completions)
+        async with gate.turn(chars), self._journal.spending.request(role, most):
             if self._journal.closing:
                 raise self._journal.fatal or asyncio.CancelledError
-            with self._journal.spending.request():
-                sample = await self._sent(key, request)
+            sample = await self._sent(key, request)
             gate.settle(chars, sample.usage)
             return sample
 
@@ -259,7 +272,7 @@ class QuestionCalls:
     async def _kept(self, call: Any) -> Any:
         task = asyncio.ensure_future(call)
         self._journal.in_flight.add(task)
-        task.add_done_callback(self._journal.in_flight.discard)
+        task.add_done_callback(self._journal.over)
         return await asyncio.shield(task)
 
 

@@ -41,7 +41,7 @@ class Merging:
 
     file: str
     kind: ResultKind[Any]
-    finish: Callable[[Run, Results[Any], Spending], None]
+    finish: Callable[[Run, Results[Any]], None]
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,10 @@ def _merge(run: Run, shards: Sequence[ShardRun], stage: Merging) -> bool:
     failed, spending = note_failures(run, results), _spending(manifests[0]["config"])
     with closing(Journal(run.path / JOURNAL, spending, reading=True)) as journal:
         run.set(calls_lost=journal.lost)
-    stage.finish(run, results, spending)
+    if spending.usage.calls:
+        run.set(spent=spending.summary())
+        say(f"merge: {spending.bill}")
+    stage.finish(run, results)
     open_ended = [shard for shard in shards if not shard.ended]
     if open_ended:
         run.set(status="interrupted")

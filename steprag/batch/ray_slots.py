@@ -133,6 +133,7 @@ async def opened_slots(
                     yield pool.work, begun
                 finally:
                     counting.cancel()
+                    await asyncio.gather(counting, return_exceptions=True)
             finally:
                 await pool.close()
     finally:
@@ -140,7 +141,7 @@ async def opened_slots(
         exact = Spending(prices=prices)
         Journal(run.path / JOURNAL, exact).close()
         spending.usage, spending.usd, spending.lost, spending.in_flight = exact.usage, exact.usd, exact.lost, 0
-        spending.unpriced = exact.unpriced
+        spending.unpriced, spending.paid = exact.unpriced, exact.paid
         run.set(calls_lost=exact.lost)
 
 
@@ -252,6 +253,7 @@ class _Pool:
             told.usd = before.usd + sum(part.usd for part in parts)
             told.lost = before.lost + sum(part.lost for part in parts)
             told.in_flight = sum(part.in_flight for part in parts)
+            told.moved()
             try:
                 told.check()
             except BudgetReached as reached:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -24,18 +24,18 @@ from steprag.batch.results import Results
 from steprag.config.load import StageConfig
 from steprag.config.sections import JournalConfig, PolicyConfig
 from steprag.console.progress import Progress, say
-from steprag.errors import DataError, RequestError, shortened
+from steprag.errors import BudgetReached, DataError, RequestError, shortened
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.client import model_identity, open_model
 from steprag.policy.protocols import Policy
 from steprag.policy.requests import OutputFormat
-from steprag.records.jsonl import LineJournal, drop_torn_line, file_hash, read_rows, write_records
-from steprag.runs.run import Run
+from steprag.records.jsonl import LineJournal, drop_torn_line, file_hash, read_rows, write_json, write_records
+from steprag.runs.run import Run, now
 from steprag.tree import Failure
 from steprag.types import Question, Usage
 
 Item = TypeVar("Item")
-FAILED = "failures.jsonl"
+FAILED, PROGRESS = "failures.jsonl", "progress.json"
 Outcome = TypeVar("Outcome")
 Work = Callable[[Question], Awaitable[Outcome | Failure]]
 """What makes a question's result."""
@@ -102,6 +102,29 @@ def unfinished(questions: list[Question], results: Results[Any]) -> list[Questio
     return [question for question in questions if question.id not in results]
 
 
+@contextmanager
+def billed(run: Run, questions: Sequence[Question], results: Results[Any], spending: Spending) -> Iterator[None]:
+    """The block in which a run asks. Then the results are in the questions' order, the manifest has what was spent, and
+    one line says it; where a limit, an error or Ctrl-C ended the block, also what is finished and what waits.
+    """
+    stopped = True
+    try:
+        yield
+        stopped = False
+        (run.path / PROGRESS).unlink(missing_ok=True)
+    finally:
+        results.put_in_order(question.id for question in questions)
+        if spending.usage.calls:  # none are known of before the journal is open
+            run.set(spent=spending.summary())
+            wait = [question.id for question in questions if question.id not in results]
+            part = sum(question_id in spending.paid for question_id in wait)
+            kept = f" ({part} of them begun: the journal keeps their calls, none is paid twice)" if part else ""
+            outcome = (
+                f"; {len(questions) - len(wait)} of {len(questions)} questions are finished, {len(wait)} wait{kept}"
+            )
+            say(f"{run.manifest['stage']}: {spending.bill}{outcome if stopped else ''}")
+
+
 async def work_off(
     run: Run,
     todo: list[Question],
@@ -111,16 +134,19 @@ async def work_off(
     at_once: int,
     total: int,
     spending: Spending,
+    most: int,
     begun: Container[str] = (),
 ) -> None:
     """Appends `work(question)` to `results`, or to failures.jsonl, for every question of `todo`.
 
-    `total` counts the finished questions too.
+    `total` counts the finished questions too. A question takes `most` calls or fewer. The folder's progress.json says
+    how far it is; it is gone once all is worked off.
 
-    Ids in `begun` have calls from an earlier start: their seconds are marked as partial. Earlier failures stay in
-    failures.jsonl (`note_failures` leaves the last of each question that has no result). Says early where nearly all
-    completions are refused.
+    Ids in `begun` have calls from an earlier start: they come first, their seconds are marked as partial. Earlier
+    failures stay in failures.jsonl (`note_failures` leaves the last of each question that has no result). Says early
+    where nearly all completions are refused.
     """
+    todo, spending.ended = sorted(todo, key=lambda question: question.id not in begun), total - len(todo)
     label, failed, refusals = run.manifest["stage"], Counter[str](), Refusals()
     run.note(event="begun")
     with (
@@ -145,16 +171,26 @@ async def work_off(
                 run.note(event="done", **took, **vars(result.usage))
             progress.advance(notes=_notes(failed, spending))
 
+        async def begin(question: Question) -> None:
+            async with spending.question(most):
+                await one(question)
+
+        def tell() -> None:
+            progress.show(_notes(failed, spending))
+            told = {**progress.state, "calls": spending.usage.calls, "usd": spending.dollars, "at": now()}
+            write_json(run.path / PROGRESS, told)
+
         async def watch() -> None:
             while True:
-                await asyncio.sleep(1)
-                progress.show(_notes(failed, spending))
+                tell()
+                await asyncio.sleep(2)
 
         watching = asyncio.create_task(watch())
         try:
-            await for_each(todo, one, at_once=at_once)
+            await for_each(todo, begin, at_once=at_once)
         finally:
             watching.cancel()
+            tell()
             if refusals.first:
                 run.manifest.setdefault("first_refused", refusals.first)
 
@@ -162,13 +198,17 @@ async def work_off(
 async def for_each(items: Iterable[Item], work: Callable[[Item], Awaitable[None]], *, at_once: int) -> None:
     """Awaits `work(item)` for every item, `at_once` at a time, starting them in order.
 
-    The first error cancels what is under way and is raised as itself.
+    The first error cancels what is under way and is raised as itself; BudgetReached once that has ended too.
     """
-    queue = iter(items)
+    queue, reached = iter(items), list[BudgetReached]()
 
     async def worker() -> None:
         for item in queue:  # the workers share one iterator: each item is taken once
-            await work(item)
+            try:
+                await work(item)
+            except BudgetReached as limit:
+                reached.append(limit)
+                return
 
     workers = [asyncio.create_task(worker()) for _ in range(at_once)]
     try:
@@ -177,6 +217,8 @@ async def for_each(items: Iterable[Item], work: Callable[[Item], Awaitable[None]
         for task in workers:
             task.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
+    if reached:
+        raise reached[0]
 
 
 def _notes(failed: Counter[str], spending: Spending) -> str:
@@ -249,22 +291,23 @@ async def ask_each(
 ) -> int:
     """Appends `ask(question, policy)` to `results` for every question that has no result yet, and puts all into the
     questions' order; returns how many failed. `role` names the model in the journal, `replies` is the form of its
-    replies. Calls are journalled and bounded. Raises BudgetReached where a limit ended it.
+    replies, of which a question takes two at most. Calls are journalled and bounded. Raises BudgetReached where a limit
+    ended it.
     """
-    if todo := unfinished(questions, results):
-        spending = Spending(budget, {role: model.cost})
-        async with open_model(model, replies) as opened, Journal(run.path / JOURNAL, spending) as journal:
+    todo, spending = unfinished(questions, results), Spending(budget, {role: model.cost})
+    with billed(run, questions, results, spending):
+        if todo:
+            async with open_model(model, replies) as opened, Journal(run.path / JOURNAL, spending) as journal:
 
-            async def one(question: Question) -> Given | Failure:
-                try:
-                    return await ask(question, journal.question(question).policy(opened.policy, role, opened.gate))
-                except RequestError as error:
-                    return Failure(question.id, type(error).__name__, str(error))
+                async def one(question: Question) -> Given | Failure:
+                    try:
+                        return await ask(question, journal.question(question).policy(opened.policy, role, opened.gate))
+                    except RequestError as error:
+                        return Failure(question.id, type(error).__name__, str(error))
 
-            with asking(run, journal, **{role: opened}):
-                await work_off(run, todo, one, results=results, at_once=model.concurrency, total=len(questions),
-                               spending=spending, begun=journal.begun)  # fmt: skip
-    results.put_in_order(question.id for question in questions)
+                with asking(run, journal, **{role: opened}):
+                    await work_off(run, todo, one, results=results, at_once=model.concurrency, total=len(questions),
+                                   spending=spending, most=2, begun=journal.begun)  # fmt: skip
     return note_failures(run, results)
 
 

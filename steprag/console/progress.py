@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from types import TracebackType
+from typing import Any
 
 from tqdm import tqdm
 
@@ -38,6 +39,8 @@ class Progress:
         self._label, self._total, self._unit, self._done = label, total, unit, done
         self._start = self._said = time.monotonic()
         self._first, self._notes = done, ""
+        self.state: dict[str, Any] = {}
+        """What was shown last: units done and in all, seconds taken, and left at this pace (None: not known)."""
         self._bar = _Bar(total=total, initial=done, desc=label, unit=f" {unit}", file=sys.stderr, dynamic_ncols=True,
                          disable=not sys.stderr.isatty())  # fmt: skip
 
@@ -56,12 +59,14 @@ class Progress:
         elapsed = time.monotonic() - self._start
         rate = (self._done - self._first) / elapsed if elapsed > 0 else 0.0
         pace = f"{60 * rate:.1f} a minute" if rate else ""
+        to_do = (self._total or 0) - self._done
+        seconds = round(to_do / rate, 1) if rate else None
+        self.state = {"done": self._done, "total": self._total, "seconds": round(elapsed, 1), "left_seconds": seconds}
         self._bar.set_postfix_str(_joined(pace, self._notes))
         over = self._done == self._total
         if self._bar.disable and (over or time.monotonic() - self._said > QUIET_SECONDS):
             self._said = time.monotonic()
-            to_do = (self._total or 0) - self._done
-            left = f"{to_do / rate:.0f} s left" if rate and to_do > 0 else ""
+            left = f"{seconds:.0f} s left" if seconds and to_do > 0 else ""
             of = f"/{self._total}" if self._total else ""
             done = f"{self._label}: {self._done}{of} {self._unit} in {elapsed:.0f} s"
             say(_joined(done, left, pace, self._notes))

@@ -5,15 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 import shutil
-import socket
 import struct
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from steprag.errors import NO_ROOM, ConfigError, StepragError, quoted
 
@@ -24,6 +21,8 @@ TOKENIZER_FILES = (
     "additional_chat_templates/*.jinja", "*processor_config.json",
 )  # fmt: skip
 """What tokenizers of any make are read from, as patterns in a model's folder."""
+HUB_SECONDS = 10
+"""Until the hub counts as out of reach."""
 MODEL_FILES = ("*.json", "*.safetensors", *TOKENIZER_FILES)
 """What a language model's folder is read from: no code and no pickle."""
 
@@ -111,42 +110,40 @@ def copy_tokenizer(base: Path, folder: Path) -> None:
 
 @contextmanager
 def asking_the_hub(what: str, remedy: str) -> Iterator[None]:
-    """Turns an error of the hub's client into a ConfigError of one line about `what`. Without DNS the block finds what
-    is on this machine, and waits for nothing.
+    """Turns an error of the hub's client into a ConfigError of one line about `what`. Where the hub does not answer,
+    the block finds what is on this machine, and waits for nothing.
     """
+    from huggingface_hub import constants
+
     # The root of whichever HTTP library the hub's client uses.
     from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
 
+    offline, silent = constants.HF_HUB_OFFLINE, ""
     try:
-        with _offline_without_dns():
-            yield
+        silent = "" if offline else _silence(constants.ENDPOINT)
+        constants.HF_HUB_OFFLINE = offline or bool(silent)
+        yield
     # ValueError: a malformed id. RuntimeError: its store of large files (Xet) is out of reach.
     except (HTTPError, OSError, ValueError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM:
             raise
-        raise ConfigError(f"{what}: {_shortened(str(error) or type(error).__name__)} ({remedy})") from None
-
-
-@contextmanager
-def _offline_without_dns() -> Iterator[None]:
-    """The hub's client asks six times for a host without an address, half a minute long; a proxy may know one."""
-    from huggingface_hub import constants
-
-    if constants.HF_HUB_OFFLINE or {"https", "all"} & getproxies().keys() or _has_address(constants.ENDPOINT):
-        yield
-        return
-    constants.HF_HUB_OFFLINE = True
-    try:
-        yield
+        raise ConfigError(f"{what}: {silent or _shortened(str(error) or type(error).__name__)} ({remedy})") from None
     finally:
-        constants.HF_HUB_OFFLINE = False
+        constants.HF_HUB_OFFLINE = offline
 
 
-def _has_address(url: str) -> bool:
+def _silence(url: str) -> str:
+    """Why nothing answers at the hub, asked once as its client asks (which would ask six times, minutes long); empty
+    where something does.
+    """
+    from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
+    from huggingface_hub.utils import get_session
+
     try:
-        return bool(socket.getaddrinfo(urlsplit(url).hostname, None))
-    except OSError:
-        return False
+        get_session().head(url, timeout=HUB_SECONDS)
+    except HTTPError as error:
+        return f"{url} does not answer ({_shortened(str(error) or type(error).__name__)})"
+    return ""
 
 
 def _shortened(text: str, most: int = 300) -> str:

@@ -121,7 +121,6 @@ class Demo:
         from steprag.batch.tree_results import TREES
         from steprag.experiments.tunnel.grow import flat, grown
         from steprag.experiments.tunnel.model import start_of
-        from steprag.policy.budget import Spending
 
         world, size = FactWorld(5000 + self.seed), {"questions": self.questions, "calls": self.calls}
         with self._opened("trees", "generate", index=world.fingerprint, seed=self.seed, **size) as run:
@@ -130,7 +129,7 @@ class Demo:
                 asked = by_hops(world, self.questions, "train")
                 trees = grown(world, start_of("middle"), asked, self.calls, self.seed, flat)
                 write_records(run.path / "trees.jsonl", trees)
-            summarise(run, Results(run.path / "trees.jsonl", TREES).counts(), Spending())
+            summarise(run, Results(run.path / "trees.jsonl", TREES).counts())
 
     def _train(self) -> None:
         import numpy as np

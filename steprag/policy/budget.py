@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 
 from pydantic import Field
 
@@ -57,18 +59,24 @@ def prices_of(policy: PolicyConfig, judge: PolicyConfig | None = None) -> dict[s
 
 class Spending:
     """Counts a run's use against its budget. `prices` by role ("policy", "judge"). `unpriced`: a role was used whose
-    price is not known, so nobody knows the dollars.
+    price is not known, so nobody knows the dollars. `paid`: the questions that calls were paid for; `ended`: how many
+    have an outcome, also from earlier starts.
 
-    Calls hold exactly: those in flight count, and so do those that were in flight when an earlier part was killed.
-    Tokens and dollars are known when a reply is there, so the requests in flight then may go beyond those limits.
+    No limit of calls, tokens or dollars is passed: a request in flight counts with the most that it may take. Calls
+    that were in flight when an earlier part was killed count too.
     """
 
     def __init__(self, budget: BudgetConfig | None = None, prices: Mapping[str, PriceConfig] | None = None) -> None:
-        self._budget, self.prices = budget or BudgetConfig(), prices or {}
+        budget, self.prices = budget or BudgetConfig(), prices or {}
+        self._limits: dict[str, float] = budget.model_dump(exclude_none=True)
         self.usage, self.usd, self._start = Usage(), 0.0, time.monotonic()
-        self.in_flight = self.lost = 0
+        self.in_flight = self.lost = self.ended = self._begun = 0
+        self._promised: dict[str, float] = {"usd": 0, "tokens": 0}
         self.unpriced = False
-        if self._budget.usd is not None:
+        self.paid: set[str] = set()
+        self._took: list[float] = []
+        self._reached, self._moved = "", asyncio.Event()
+        if budget.usd is not None:
             self._check_prices()
 
     def _check_prices(self) -> None:
@@ -82,12 +90,20 @@ class Spending:
             + (" (0 where it costs nothing)" if lacking else "")
         )
 
-    def add(self, role: str, usage: Usage) -> None:
+    def add(self, role: str, usage: Usage, question: str = "") -> None:
         """Counts what a reply cost. Where the role's price is not known, its calls and tokens count."""
         price = self.prices.get(role, PriceConfig())
         self.usage += usage
         self.usd += dollars(usage, price)
         self.unpriced |= not price.known
+        self.paid.add(question)
+
+    @property
+    def bill(self) -> str:
+        """All calls, tokens and dollars, in words."""
+        calls, prompt, completion, _ = vars(self.usage).values()
+        cost = f", ${self.dollars:,.2f}" if self.dollars else ""
+        return f"{calls:,} calls, {prompt:,} prompt and {completion:,} completion tokens{cost}"
 
     @property
     def dollars(self) -> float | None:
@@ -100,24 +116,89 @@ class Spending:
         """
         return {**vars(self.usage), "usd": None if self.unpriced else round(self.usd, 6)}
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """The block in which one request is made. Raises BudgetReached, before it begins, where none is allowed."""
-        self.check()
+    def moved(self) -> None:
+        """Has all who wait look again at what is spent."""
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    @asynccontextmanager
+    async def question(self, most: int) -> AsyncIterator[None]:
+        """The block in which one question is worked off, which takes `most` calls or fewer. Waits where those that are
+        begun are likely to need what is left. Raises BudgetReached where what is left would not finish it, and once
+        another question came to a limit.
+        """
+        await self._room(
+            lambda: self._needs(most), lambda: self._begun, "what is left would not finish another question"
+        )
+        if self._reached:
+            raise BudgetReached(self._reached)
+        self._begun, began = self._begun + 1, time.monotonic()
+        try:
+            yield
+            self.ended += 1
+            self._took.append((time.monotonic() - began) / 60)
+        except BudgetReached as reached:
+            self._reached = self._reached or str(reached)
+            raise
+        finally:
+            self._begun -= 1
+            self.moved()
+
+    def _needs(self, most: int) -> dict[str, float]:
+        """What the begun questions and one more are likely to need of each limit: the mean for each, and a standard
+        error of so many.
+
+        The mean divides what all have spent by how many have ended: without the begun ones it would be that of the
+        quick ones, which end first. Beside begun ones it has one question of `most` calls more, so that few are begun
+        until some have ended. Of minutes all need the same ones.
+        """
+        spent, beside = self._spent(), self._begun
+        if beside and not spent["calls"]:
+            return dict.fromkeys(spent, math.inf)  # the first call will tell what one takes
+        more, ended = (most / spent["calls"], self.ended + 1) if beside else (0.0, self.ended)
+        times = (1 + more) * (beside + 1 + math.sqrt(beside)) / ended if ended else 0.0
+        needs = {name: max(1e-9, each * times) for name, each in spent.items()}
+        return {**needs, "minutes": sum(self._took) / max(1, len(self._took))}
+
+    @asynccontextmanager
+    async def request(self, role: str, most: Usage) -> AsyncIterator[None]:
+        """The block in which one request is made, which takes `most` or less. Waits while those in flight may take what
+        it needs. Raises BudgetReached, before it begins, where less is left.
+        """
+        usd, tokens = dollars(most, self.prices.get(role, PriceConfig())), most.prompt_tokens + most.completion_tokens
+        needs = {"usd": usd, "tokens": tokens, "calls": 1, "minutes": 0}
+        await self._room(lambda: needs, lambda: self.in_flight, "what is left is too little for another call")
         self.in_flight += 1
+        self._promised = {key: each + needs[key] for key, each in self._promised.items()}
         try:
             yield
         finally:
             self.in_flight -= 1
+            self._promised = {key: each - needs[key] for key, each in self._promised.items()}
+            self.moved()
+
+    async def _room(self, needs: Callable[[], Mapping[str, float]], busy: Callable[[], int], why: str) -> None:
+        """Waits until the limits leave what is needed. Raises BudgetReached where they do not and nothing is `busy`."""
+        while short := [name for name, limit in self._limits.items() if self._spent()[name] + needs()[name] > limit]:
+            if not busy():
+                raise self._error(short[0], f" ({why})")
+            await self._moved.wait()
 
     def check(self) -> None:
-        """Raises BudgetReached where a further request is not allowed."""
-        spent = {
-            "usd": self.usd,
-            "tokens": self.usage.prompt_tokens + self.usage.completion_tokens,
+        """Raises BudgetReached where a further request is not allowed, whatever it takes."""
+        for name, limit in self._limits.items():
+            if self._spent()[name] >= limit:
+                raise self._error(name)
+
+    def _error(self, name: str, why: str = "") -> BudgetReached:
+        limit = self._limits[name]
+        return BudgetReached(f"budget.{name} = {limit} is reached{why}; raise it and run the same command to go on")
+
+    def _spent(self) -> dict[str, float]:
+        """What is spent by limit, requests in flight with the most that they may take."""
+        return {
+            "usd": self.usd + self._promised["usd"],
+            "tokens": self.usage.prompt_tokens + self.usage.completion_tokens + self._promised["tokens"],
             "calls": self.usage.calls + self.in_flight + self.lost,
             "minutes": (time.monotonic() - self._start) / 60,
         }
-        for name, limit in self._budget.model_dump().items():
-            if limit is not None and spent[name] >= limit:
-                raise BudgetReached(f"budget.{name} = {limit} is reached; raise it and run the same command to go on")

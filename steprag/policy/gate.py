@@ -26,7 +26,11 @@ class Gate:
     def __init__(self, config: PolicyConfig) -> None:
         self._slots = asyncio.Semaphore(config.concurrency)
         self._requests, self._tokens = _limiter(config.rate.requests), _limiter(config.rate.tokens)
-        self._owed = 0
+        self._owed, self._longest = 0, config.max_tokens
+
+    def most(self, chars: int, completions: int) -> Usage:
+        """What a request takes at most: a token for each character of its prompt, and the longest replies."""
+        return Usage(1, chars, completions * self._longest)
 
     @asynccontextmanager
     async def turn(self, chars: int) -> AsyncIterator[None]:
