@@ -77,18 +77,11 @@ def config_of(
     """
     short = {"policy.model": given.model, "policy.adapter": given.adapter, "policy.base_url": given.base_url}
     overrides = {**options_from(given), **{key: value for key, value in short.items() if value is not None}}
-    said = {*overrides, *environment(cls), *_keys_of(given.config)}
-    base = None
+    recipe = read_yaml(Path(given.config)) if given.config is not None else {}
+    keys = {f"{name}.{key}" for name, section in recipe.items() if isinstance(section, dict) for key in section}
+    said, base = {*overrides, *environment(cls), *keys}, None
     if shipped and not {f"policy.{key}" for key in SERVED} & said:
-        silent = {name for name in beside or {} if not any(key.startswith(f"{name}.") for key in said)}
-        base = {
-            "policy": {"adapter": next(iter(shipped_adapters()))},
-            **{name: (beside or {})[name] for name in silent},
-        }
+        sections = {key.partition(".")[0] for key in said}
+        silent = {name: values for name, values in (beside or {}).items() if name not in sections}
+        base = {"policy": {"adapter": next(iter(shipped_adapters()))}, **silent}
     return load_config(cls, given.config, overrides, base)
-
-
-def _keys_of(file: str | None) -> set[str]:
-    """The dotted keys of a recipe."""
-    recipe = read_yaml(Path(file)) if file is not None else {}
-    return {f"{name}.{key}" for name, section in recipe.items() if isinstance(section, dict) for key in section}

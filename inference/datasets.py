@@ -46,12 +46,8 @@ def question_file(name: str, split: str | None, data_dir: str | None) -> Path:
     """
     if name not in NAMES:
         raise ConfigError(f"unknown data set {quoted(name)}; known: {', '.join(NAMES)} (or give --questions FILE)")
-    if name == "atlas":
-        return _embedded(split, data_dir)
-    return _fetched(name, split) if data_dir is None else _in_folder(name, split, Path(data_dir))
-
-
-def _embedded(split: str | None, data_dir: str | None) -> Path:
+    if name != "atlas":
+        return _fetched(name, split) if data_dir is None else _in_folder(name, split, Path(data_dir))
     if data_dir is not None:
         raise ConfigError("atlas is embedded: leave --data_dir out, or give --questions FILE")
     if split not in (None, "train", "dev", "test"):
