@@ -18,7 +18,6 @@ from indexes.open import open_retriever
 from steprag.agent.retriever import Retriever
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import Positive, RetrieverConfig
-from steprag.console.terminal import guarded
 from steprag.errors import DataError
 from steprag.records.inputs import question_from_row
 from steprag.records.jsonl import existing
@@ -108,7 +107,3 @@ def table(figures: dict[str, Any]) -> str:
                 f"{key:<5} {at['recall']:>7.1f}   {low:>5.1f} to {high:<5.1f}  {at['any']:>5.1f}   {at['all']:>5.1f}"
             )
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

@@ -58,7 +58,8 @@ def write_passages(folder: Path, passages: Iterable[Passage]) -> int:
     Returns how many. Memory does not grow with them. Raises UnicodeEncodeError where a text holds half of a
     surrogate pair.
     """
-    return _write(folder, (_line(passage) for passage in passages))
+    rows = ({"id": passage.id, "title": passage.title, "text": passage.text} for passage in passages)
+    return _write(folder, (dump_line(row).encode() + b"\n" for row in rows))
 
 
 def drop_rows(folder: Path, dropped: np.ndarray) -> int:
@@ -75,10 +76,6 @@ def drop_rows(folder: Path, dropped: np.ndarray) -> int:
                     yield line
 
     return _write(folder, kept())
-
-
-def _line(passage: Passage) -> bytes:
-    return dump_line({"id": passage.id, "title": passage.title, "text": passage.text}).encode() + b"\n"
 
 
 def _write(folder: Path, lines: Iterable[bytes]) -> int:
