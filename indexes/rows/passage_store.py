@@ -6,6 +6,7 @@ import os
 import shutil
 import tokenize
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -99,7 +100,7 @@ def _write(folder: Path, lines: Iterable[bytes]) -> int:
     return rows
 
 
-class PassageStore:
+class PassageStore(AbstractContextManager["PassageStore"]):
     """Passages by row, read from disk one at a time; safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
@@ -136,9 +137,6 @@ class PassageStore:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def __enter__(self) -> PassageStore:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
