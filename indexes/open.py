@@ -61,7 +61,12 @@ def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = Non
     if str(path_or_url).startswith(PREFIXES):
         return _open_collection(str(path_or_url), config)
     if str(path_or_url).endswith((".yaml", ".yml")):
-        return _open_file(existing(path_or_url, "tools or web file"), partial(open_retriever, config=config))
+        file, opened = existing(path_or_url, "tools or web file"), partial(open_retriever, config=config)
+        if "web" not in read_yaml(file):
+            return open_toolbox(file, opened)
+        from indexes.web.sources import open_web
+
+        return open_web(file, opened)
     return open_folder(path_or_url, config)
 
 
@@ -72,14 +77,6 @@ def _open_collection(url: str, config: RetrieverConfig) -> Retriever:
         return partial(_load_encoder, encoder_here(facts.encoder, facts.given), facts.encoder, machine)
 
     return open_milvus(url, config, encoder, machine.batch)
-
-
-def _open_file(file: Path, opened: Callable[[str], Retriever]) -> Retriever:
-    if "web" in read_yaml(file):
-        from indexes.web.sources import open_web
-
-        return open_web(file, opened)
-    return open_toolbox(file, opened)
 
 
 def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | None = None) -> FolderRetriever:
@@ -109,7 +106,12 @@ def _searcher(
     mode = mode_of(folder, manifest, config)
     parts: list[RowSearcher] = []
     if mode in ("dense", "hybrid"):
-        parts.append(_dense(folder, manifest, store, machine))
+        made = manifest.encoder
+        index = open_index(folder, manifest.index, manifest.corpus.rows, made.dimension)
+        _check_agreement(folder, manifest, index, store)
+        name = manifest.fingerprint if is_exact(manifest.index.type) else named(manifest.fingerprint, ALONE)
+        load = partial(_load_encoder, encoder_here(made, manifest.config), made, machine)
+        parts.append(DenseSearcher(name, index, load))
     if mode in ("sparse", "hybrid"):
         has_bm25(folder)
         parts.append(Bm25Searcher(folder, manifest))
@@ -137,14 +139,6 @@ def mode_of(folder: Path, manifest: IndexManifest, config: RetrieverConfig) -> s
     return "hybrid" if has_bm25(folder) else "dense"
 
 
-def _dense(folder: Path, manifest: IndexManifest, store: PassageStore, machine: Machine) -> DenseSearcher:
-    index = open_index(folder, manifest.index, manifest.corpus.rows, manifest.encoder.dimension)
-    _check_agreement(folder, manifest, index, store)
-    name = manifest.fingerprint if is_exact(manifest.index.type) else named(manifest.fingerprint, ALONE)
-    made = manifest.encoder
-    return DenseSearcher(name, index, partial(_load_encoder, encoder_here(made, manifest.config), made, machine))
-
-
 def _load_encoder(folder: Path, spec: EncoderSpec, machine: Machine) -> Encoder:
     """Called in the thread that searches, whose FAISS threads are bounded too: OpenMP counts by calling thread."""
     import faiss
@@ -154,11 +148,9 @@ def _load_encoder(folder: Path, spec: EncoderSpec, machine: Machine) -> Encoder:
 
 
 def _check_agreement(folder: Path, manifest: IndexManifest, index: VectorIndex, store: PassageStore) -> None:
-    rows = manifest.corpus.rows
+    rows, remedy = manifest.corpus.rows, "build the index again"
     if not index.ntotal == len(store) == rows:
         problem = f"{index.ntotal} vectors, {len(store)} passages, and the manifest says {rows}"
-        raise DataError(folder, problem, remedy="build the index again")
-    passages_sha256 = manifest.files[PASSAGES].sha256
-    if fingerprint(manifest.encoder, manifest.index, passages_sha256) != manifest.fingerprint:
-        remedy = "build the index again"
+        raise DataError(folder, problem, remedy=remedy)
+    if fingerprint(manifest.encoder, manifest.index, manifest.files[PASSAGES].sha256) != manifest.fingerprint:
         raise DataError(folder / "manifest.json", "was changed: its fingerprint does not fit", remedy=remedy)

@@ -20,9 +20,8 @@ from steprag.agent.rollout import Moment, Taken, episode_of, rollout
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
 from steprag.config.load import NEWEST, add_options, index_of, parse_arguments
-from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError
-from steprag.types import Episode, Passage, Question
+from steprag.types import Episode, Question
 
 SHOWN = 110
 """Characters of a passage."""
@@ -98,17 +97,10 @@ def show(turn: Moment) -> None:
     else:  # the profile searches with the question itself
         sys.stdout.write(f"{'question':<9} {turn.state.question}\n")
     for rank, passage in enumerate(turn.state.passages, 1):
-        sys.stdout.write(f"{'':<9} {rank}. {_line(passage)}\n")
+        text = " ".join(passage.text.split())
+        score = "" if passage.score is None else f" ({passage.score:.3f})"
+        said = f"{score}: {text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"
+        sys.stdout.write(f"{'':<9} {rank}. {passage.title} [{passage.id}]{said}\n")
     if turn.searched and not turn.state.passages:
         sys.stdout.write(f"{'':<9} nothing found\n")
     sys.stdout.flush()
-
-
-def _line(passage: Passage) -> str:
-    text = " ".join(passage.text.split())
-    score = "" if passage.score is None else f" ({passage.score:.3f})"
-    return f"{passage.title} [{passage.id}]{score}: {text[:SHOWN]}{'…' if len(text) > SHOWN else ''}"
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

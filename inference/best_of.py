@@ -79,10 +79,9 @@ def by_critic(episodes: Sequence[Episode], environment: Environment, score: Scor
     """The place of the episode whose answer step scores best after the prompt that it was written to; of equals, the
     first. 0 where no episode has an answer.
     """
-    answered = [place for place, one in enumerate(episodes) if one.prediction is not None]
-    return max(answered, key=lambda place: _score_of(episodes[place], environment, score), default=0)
 
+    def worth(place: int) -> float:
+        state = episodes[place].state
+        return score(environment.observe(state.before).messages, state.steps[-1].text)
 
-def _score_of(episode: Episode, environment: Environment, score: Scorer) -> float:
-    state = episode.state
-    return score(environment.observe(state.before).messages, state.steps[-1].text)
+    return max((place for place, one in enumerate(episodes) if one.prediction is not None), key=worth, default=0)

@@ -59,12 +59,10 @@ from steprag.runs.run import NUMBERED, Run, open_run
 from steprag.tree import Failure
 from steprag.types import Episode, Found, Prediction, Question, Usage
 
-
-def _counts(prediction: Prediction) -> dict[str, Any]:
-    return {"written": written(said_in(prediction)), "reasoning": prediction.reasoning or 0}
-
-
-PREDICTIONS = ResultKind(Prediction, lambda prediction: prediction.id, _counts, said=said_in)
+PREDICTIONS = ResultKind(
+    Prediction, lambda one: one.id, lambda one: {"written": written(said_in(one)), "reasoning": one.reasoning or 0},
+    said=said_in,
+)  # fmt: skip
 
 
 def main(argv: list[str]) -> int:
@@ -205,10 +203,7 @@ async def open_answers(
     """The agent of a process that answers for another one, and `answering`."""
     chosen = critic_of(config, checked_profile(config.prompt, config.policy))
     critic = Critic(chosen) if chosen else None
-    async with (
-        aclosing(open_retriever(index, config.retriever)) as retriever,
-        open_agent(config, retriever) as agent,
-    ):
+    async with aclosing(open_retriever(index, config.retriever)) as retriever, open_agent(config, retriever) as agent:
         yield agent, partial(answering, critic=critic)
 
 

@@ -23,7 +23,6 @@ from steprag.batch.results import ResultKind, Results
 from steprag.batch.worklist import ask_each, model_asked
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import Positive, PromptConfig
-from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, StepFormatError
 from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy
@@ -78,7 +77,11 @@ async def readings(config: ReadingsConfig, worked: Path, out: Path) -> tuple[dic
     """Runs the stage; returns the scores, also in metrics.json, and how many requests failed. Raises ConfigError."""
     profile = checked_profile(config.prompt, config.policy)
     grammar, file = profile.grammar, existing(worked / ROWS, "supervised steps of the run")
-    check_prompts(profile.hash, checked_manifest(worked), worked)
+    theirs = checked_manifest(worked).get("prompt") or {}
+    if theirs.get("hash") != profile.hash:
+        raise ConfigError(
+            f"{worked} was worked with prompt profile {theirs.get('profile')}, of other words; give --prompt.profile"
+        )
     rows = dict(list(after_a_search(file, grammar))[: config.limit])
     if not rows:
         raise ConfigError(f"{file} has no step that follows a search and may go back; grammar {grammar.name}")
@@ -104,15 +107,6 @@ async def readings(config: ReadingsConfig, worked: Path, out: Path) -> tuple[dic
     return scores, failed
 
 
-def check_prompts(ours: str, manifest: dict[str, Any], worked: Path) -> None:
-    """Raises ConfigError where the worked steps have other prompts than the policy would see."""
-    theirs = manifest.get("prompt") or {}
-    if theirs.get("hash") != ours:
-        raise ConfigError(
-            f"{worked} was worked with prompt profile {theirs.get('profile')}, of other words; give --prompt.profile"
-        )
-
-
 def after_a_search(file: Path, grammar: Grammar) -> list[tuple[str, Trajectory]]:
     """The rows, by name, whose step keeps or takes back a search: they follow the row of a search, or a step without a
     row (the search of a detour).
@@ -124,12 +118,8 @@ def after_a_search(file: Path, grammar: Grammar) -> list[tuple[str, Trajectory]]
         for (question, depth), row in rows.items()
         if row.action in following
         and "pop" in grammar.effects.values()
-        and _follows_call(rows.get((question, depth - 1)), grammar)
+        and ((before := rows.get((question, depth - 1))) is None or grammar.effects[before.action] == "call")
     ]
-
-
-def _follows_call(before: Trajectory | None, grammar: Grammar) -> bool:
-    return before is None or grammar.effects[before.action] == "call"
 
 
 async def chosen(name: str, row: Trajectory, grammar: Grammar, policy: Policy) -> ReadingChoice:
@@ -185,7 +175,3 @@ def table(scores: dict[str, Any]) -> str:
             low, high = scores[f"{name}_interval"]
             lines.append(f"{name:<18} {scores[name]:.3f} ({low:.3f} to {high:.3f}) of {scores[f'{name}_of']}")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -31,7 +30,6 @@ from steprag.agent.retriever import PLACES, Retriever
 from steprag.batch.tree_results import said_by, trees_file
 from steprag.config.load import PREFIX, add_options, config_from, parse_arguments
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError
 from steprag.records.jsonl import file_hash, from_dict, line_hash, parse_line, read_lines
 from steprag.runs.run import add_overwrite_option, open_run, run_of
@@ -50,7 +48,6 @@ LABELS = {
 
 
 def main(argv: list[str]) -> int:
-    """Runs `steprag pairs`; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="steprag pairs", description="Trees to preference pairs and supervised steps."
     )
@@ -98,10 +95,14 @@ def build(
     with (
         answer_searches(index, config) as searches,
         open_run(
-            out, "pairs", identity=_identity(config, trees, searches), config=config.model_dump(), overwrite=overwrite
+            out,
+            "pairs",
+            identity={"trees": [*map(file_hash, trees)], **config.identity, **searches.identity},
+            config=config.model_dump(),
+            overwrite=overwrite,
         ) as run,
         made_folder("pairs", run, config, config.products, grammar, prompt) as folder,
-    ):
+    ):  # fmt: skip
         diagnostics, calibration, usage = RewardDiagnostics(config.label, grammar), Calibration(), Usage()
         refusals = Refusals()
         for tree, tree_hash, found in searches.beside(read_trees(*trees)):
@@ -129,11 +130,6 @@ def build(
     return any(folder.counts[f"{product}.{split}"] for product in config.products for split in SPLITS)
 
 
-def _identity(config: PairsStageConfig, trees: list[Path], searches: Searches) -> dict[str, Any]:
-    told = {"trees": [file_hash(file) for file in trees], **config.identity}
-    return told | ({"index": searches.fingerprint} if searches.fingerprint else {})
-
-
 def label_facts(config: PairsStageConfig, counts: Mapping[str, int], failed: int) -> dict[str, Any]:
     """What the report says of the labels: which, why, and by chained match how many steps met what."""
     of = {name.removeprefix("label."): count for name, count in counts.items() if name.startswith("label.")}
@@ -146,27 +142,25 @@ def label_facts(config: PairsStageConfig, counts: Mapping[str, int], failed: int
 
 
 class Searches:
-    """Trees with what a search for question and answer finds, where chained match labels them and an index is given."""
+    """Trees with what a search for question and answer finds, where chained match labels them and an index is given.
+
+    `failed` counts the searches that the retriever could not answer.
+    """
 
     def __init__(self, config: PairsStageConfig, retriever: Retriever | None = None, run: Any = None) -> None:
-        self._config, self._run = config, run
-        self._searches = AnswerSearches(retriever) if retriever else None
-        self.fingerprint = retriever.fingerprint if retriever else None
-
-    @property
-    def failed(self) -> int:
-        """Searches that the retriever could not answer."""
-        return self._searches.failed if self._searches else 0
+        self._label, self._retriever, self._run, self.failed = config.label, retriever, run, 0
+        self.identity = {"index": retriever.fingerprint} if retriever else {}
 
     def beside(self, trees: Iterable[tuple[Tree, str]]) -> Iterator[tuple[Tree, str, tuple[Passage, ...]]]:
         """Each tree and its hash, in order, with the passages found for it, `SEARCHED` trees at a time."""
         trees = iter(trees)
-        while some := list(islice(trees, SEARCHED if self._searches else 1)):
+        while some := list(islice(trees, SEARCHED if self._retriever else 1)):
             found: dict[str, tuple[Passage, ...]] = {}
-            if self._searches:
-                asked = [(tree, key) for tree, key in some if settled(tree, self._config.label).chained]
-                told = self._run(self._searches.found([tree for tree, _ in asked]))
-                found = {key: passages for (_, key), passages in zip(asked, told, strict=True)}
+            if self._retriever:
+                asked = {key: tree for tree, key in some if settled(tree, self._label).chained}
+                searches = AnswerSearches(self._retriever)
+                found = dict(zip(asked, self._run(searches.found([*asked.values()])), strict=True))
+                self.failed += searches.failed
             yield from ((tree, key, found.get(key, ())) for tree, key in some)
 
 
@@ -249,21 +243,11 @@ def _add(
     made: dict[str, Any] = {
         "pairs": lambda: build_pairs(tree, tree_hash, estimates, config.pairs, folder.rules),
         "sft": lambda: build_trajectories(
-            tree,
-            tree_hash,
-            outcomes(tree, config.label),
-            estimates,
-            config.sft,
-            partial(folder.exemplary, tree),
-            ends(tree, config.sft.partial, grammar),
-            grammar=grammar,
-        ),  # fmt: skip
+            tree, tree_hash, outcomes(tree, config.label), estimates, config.sft, partial(folder.exemplary, tree),
+            ends(tree, config.sft.partial, grammar), grammar=grammar,
+        ),
         "steps": lambda: build_labels(tree, tree_hash, estimates),
         "rankings": lambda: build_rankings(tree, tree_hash, estimates),
-    }
+    }  # fmt: skip
     for product in config.products:
         folder.add(tree.question, made[product](), 0 if right else folder.counts["unsolved"])
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

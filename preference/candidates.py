@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,8 @@ class Candidates:
         kept = np.ones(len(self._columns["cell"]), dtype=bool)
         chosen, rejected = self.column("chosen"), self.column("rejected")
         if filters.duplicates:
-            kept = self._narrow("no duplicate", kept, first_of_equals(chosen, rejected))
+            _, first = np.unique(np.stack([chosen, rejected], axis=1), axis=0, return_index=True)
+            kept = self._narrow("no duplicate", kept, np.isin(np.arange(len(kept)), first))
         if filters.contradictions:
             stays = kept.copy()
             stays[kept] = ~in_circles(chosen[kept], rejected[kept])
@@ -175,14 +177,12 @@ class Candidates:
 def pair_stats(candidates: Candidates, kept: np.ndarray, cutoff: int | None) -> dict[str, Any]:
     """Counts and histograms as JSON-ready values. Lengths are in characters; tokens only where they were counted."""
     numbers = np.bincount(candidates.column("cell")[kept], minlength=len(candidates.cells))
-    actions: dict[str, int] = {}
-    depths: dict[str, dict[str, int]] = {}
+    actions, depths = Counter[str](), defaultdict[str, Counter[str]](Counter)
     for (action, rejected, depth), count in zip(candidates.cells, numbers.tolist(), strict=True):
         if count:
             name = action if action == rejected else f"{action} over {rejected}"
-            actions[name] = actions.get(name, 0) + count
-            row = depths.setdefault(str(depth), {})
-            row[name] = row.get(name, 0) + count
+            actions[name] += count
+            depths[str(depth)][name] += count
     margins = candidates.column("margin")[kept]
     margins = margins[~np.isnan(margins)]
     chosen, rejected_ = (candidates.column(f"{side}_length")[kept].astype(int) for side in ("chosen", "rejected"))
@@ -219,14 +219,6 @@ def _histograms(columns: dict[str, np.ndarray]) -> dict[str, Any]:
     width = max(1, -(-greatest // LENGTH_BINS))
     edges = [width * i for i in range(LENGTH_BINS + 1)]
     return {"edges": edges, "counts": {name: np.histogram(v, edges)[0].tolist() for name, v in columns.items()}}
-
-
-def first_of_equals(chosen: np.ndarray, rejected: np.ndarray) -> np.ndarray:
-    """For every preference, whether it is the first of its kind."""
-    _, first = np.unique(np.stack([chosen, rejected], axis=1), axis=0, return_index=True)
-    stays = np.zeros(len(chosen), dtype=bool)
-    stays[first] = True
-    return stays
 
 
 def in_circles(chosen: np.ndarray, rejected: np.ndarray) -> np.ndarray:

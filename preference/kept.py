@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from steprag.agent.grammar import Grammar
 from steprag.agent.stack import live
-from steprag.scores.gold import Fact, Gold, facts_of, gold_of, holds_golden, mentions, subject
+from steprag.scores.gold import Gold, facts_of, gold_of, holds_golden, mentions, subject
 from steprag.scores.metrics import guessable, normalise
 from steprag.tree import Node, Tree, path_to
 from steprag.types import Step
@@ -132,12 +132,8 @@ def gold_recall(tree: Tree, gold: Gold | None, grammar: Grammar) -> list[float |
     keeps = keeping(grammar)
     recall: list[float | None] = []
     for node, seen in zip(tree.nodes, gold_seen(tree, gold, grammar), strict=True):
-        if node.action in keeps and node.content:
-            recall.append(gold.share(len(seen.kept)))
-        elif node.action in searches:
-            recall.append(gold.share(len(seen.found)))
-        else:
-            recall.append(None)
+        marks = seen.kept if node.action in keeps and node.content else seen.found if node.action in searches else None
+        recall.append(None if marks is None else gold.share(len(marks)))
     return recall
 
 
@@ -150,17 +146,13 @@ def supported(tree: Tree, grammar: Grammar) -> list[bool | None]:
     """
     question = tree.question
     if facts := facts_of(question):
-        return _facts_held(tree, facts, grammar)
+        return [all(fact.held(ids, text) for fact in facts) for ids, text in found_and_kept(tree, grammar)]
     if not guessable(question.question, question.golden_answers):
         return list(golden_kept(tree, grammar))
     gold = gold_of(question)
     if gold is None:
         return [None] * len(tree.nodes)
     return [gold.share(len(seen.kept)) == 1.0 for seen in gold_seen(tree, gold, grammar)]
-
-
-def _facts_held(tree: Tree, facts: tuple[Fact, ...], grammar: Grammar) -> list[bool | None]:
-    return [all(fact.held(ids, text) for fact in facts) for ids, text in found_and_kept(tree, grammar)]
 
 
 def found_and_kept(tree: Tree, grammar: Grammar) -> list[tuple[frozenset[str], str]]:

@@ -169,11 +169,9 @@ def _pair(tree: Tree, tree_hash: str, parent: Node, better: Rated, worse: Rated,
     (reward, chosen), (other_reward, rejected) = better, worse
     visits = chosen.visits + rejected.visits
     return Pair(
-        prompt=parent.messages or (),
+        **whose(tree, tree_hash, parent),
         chosen=as_reply(chosen),
         rejected=as_reply(rejected),
-        question_id=tree.question.id,
-        tree=tree_hash,
         chosen_node=chosen.id,
         rejected_node=rejected.id,
         action=chosen.action or "",
@@ -184,11 +182,16 @@ def _pair(tree: Tree, tree_hash: str, parent: Node, better: Rated, worse: Rated,
         margin=reward.value - other_reward.value,
         chosen_visits=chosen.visits,
         rejected_visits=rejected.visits,
-        source=SOURCE,
-        golden_answers=tree.question.golden_answers,
         margin_error=margin_error(reward, other_reward),
         label_smoothing=rejected.visits / visits if config.smoothing and visits else None,
     )
+
+
+def whose(tree: Tree, tree_hash: str, parent: Node) -> dict[str, Any]:
+    """What every record of a prompted node says of where it comes from, and its prompt."""
+    asked = tree.question
+    return {"prompt": parent.messages or (), "question_id": asked.id, "tree": tree_hash, "source": SOURCE,
+            "golden_answers": asked.golden_answers}  # fmt: skip
 
 
 def unscored_pair(
@@ -196,12 +199,10 @@ def unscored_pair(
 ) -> Pair:
     """A pair that no tree gave: nodes, rewards and visits are None. `texts` and `actions`: chosen, then rejected."""
     chosen, rejected = ((Message(role="assistant", content=text),) for text in texts)
-    unknown: Any = dict.fromkeys(("tree", "chosen_node", "rejected_node", "chosen_reward", "rejected_reward", "margin"))
-    unknown |= {"chosen_visits": None, "rejected_visits": None}
-    known = {
-        "question_id": question.id,
-        "source": question.metadata["dataset"],
-        "golden_answers": question.golden_answers,
-    }
-    whose = {"action": actions[0], "rejected_action": actions[1], "depth": depth}
-    return Pair(**{**unknown, **known, **whose, "prompt": prompt, "chosen": chosen, "rejected": rejected})
+    names = ("tree", "chosen_node", "rejected_node", "chosen_reward", "rejected_reward", "margin", "chosen_visits",
+             "rejected_visits")  # fmt: skip
+    unknown: Any = dict.fromkeys(names)
+    return Pair(
+        prompt=prompt, chosen=chosen, rejected=rejected, question_id=question.id, source=question.metadata["dataset"],
+        golden_answers=question.golden_answers, action=actions[0], rejected_action=actions[1], depth=depth, **unknown,
+    )  # fmt: skip

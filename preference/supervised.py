@@ -9,7 +9,7 @@ from typing import Literal
 
 from preference.config import SftConfig
 from preference.kept import golden_kept
-from preference.pairs import SOURCE, prompts
+from preference.pairs import prompts, whose
 from preference.rewards import Rewards
 from steprag.agent.belief import CONVINCED, gains, probability
 from steprag.agent.grammar import Grammar
@@ -61,7 +61,17 @@ def build_trajectories(
     fresh = [node for node in nearest if node.id not in worth and may(path_to(tree, node)[1:])]
     for node in fresh[: max(0, config.per_tree - len(right))]:
         _credit(worth, _standing(path_to(tree, node)[1:], grammar), probability(node.belief) if node.belief else 0.0)
-    return [_trajectory(tree, tree_hash, tree.nodes[node_id], worth[node_id]) for node_id in sorted(worth)]
+    return [
+        Trajectory(
+            **whose(tree, tree_hash, tree.nodes[node.parent or 0]),
+            completion=as_reply(node),
+            action=node.action or "",
+            depth=node.depth,
+            node=node.id,
+            outcome=worth[node.id],
+        )
+        for node in map(tree.nodes.__getitem__, sorted(worth))
+    ]
 
 
 def _standing(path: list[Node], grammar: Grammar) -> list[Node]:
@@ -93,25 +103,7 @@ def _ranks(tree: Tree, outcomes: list[float | None], rewards: Rewards) -> dict[s
     }
 
 
-def _trajectory(tree: Tree, tree_hash: str, node: Node, outcome: float) -> Trajectory:
-    return Trajectory(
-        prompt=tree.nodes[node.parent or 0].messages or (),
-        completion=as_reply(node),
-        question_id=tree.question.id,
-        action=node.action or "",
-        depth=node.depth,
-        source=SOURCE,
-        tree=tree_hash,
-        node=node.id,
-        outcome=outcome,
-        golden_answers=tree.question.golden_answers,
-    )
-
-
-Kind = Literal["none", "believed", "kept"]
-
-
-def ends(tree: Tree, kind: Kind, grammar: Grammar) -> list[Node]:
+def ends(tree: Tree, kind: Literal["none", "believed", "kept"], grammar: Grammar) -> list[Node]:
     """States from which the right answer can be given, of one path the first, in order of the node ids.
 
     Supervised steps may end there in trees that never gave the answer. None on questions that can be guessed: there
@@ -143,18 +135,14 @@ def build_labels(tree: Tree, tree_hash: str, rewards: Rewards) -> list[StepLabel
     """Every rewarded step with its value, in the order of `preference.pairs.prompts`."""
     return [
         StepLabel(
-            prompt=parent.messages or (),
+            **whose(tree, tree_hash, parent),
             completion=as_reply(node),
             value=reward.value,
             error=reward.error,
-            question_id=tree.question.id,
-            tree=tree_hash,
             node=node.id,
             action=node.action or "",
             depth=node.depth,
             visits=node.visits,
-            source=SOURCE,
-            golden_answers=tree.question.golden_answers,
         )
         for parent, siblings in prompts(tree, rewards)
         for reward, node in siblings
@@ -171,18 +159,14 @@ def build_rankings(tree: Tree, tree_hash: str, rewards: Rewards) -> list[Ranking
         nodes = [node for _, node in siblings]
         rankings.append(
             Ranking(
-                prompt=parent.messages or (),
+                **whose(tree, tree_hash, parent),
                 completions=tuple(as_reply(node) for node in nodes),
                 rewards=tuple(reward.value for reward, _ in siblings),
                 errors=tuple(reward.error for reward, _ in siblings),
-                question_id=tree.question.id,
-                tree=tree_hash,
                 nodes=tuple(node.id for node in nodes),
                 actions=tuple(node.action or "" for node in nodes),
                 depth=nodes[0].depth,
                 visits=tuple(node.visits for node in nodes),
-                source=SOURCE,
-                golden_answers=tree.question.golden_answers,
             )
         )
     return rankings

@@ -70,16 +70,13 @@ def test_below_the_floor_beliefs_do_not_differ() -> None:
     assert not gains(Belief("a", -14, 1), Belief("a", -30, 1))
 
 
-@pytest.mark.parametrize(
-    ("before", "query", "f1", "better"),
-    [
-        (-6, -3, 0.0, {(1, 2)}),  # searching on gains over a wrong answer
-        (-6, -5, 0.0, set()),  # it gains too little
-        (-1, -0.1, 1.0, {(2, 1)}),  # a right answer, believed in, ends the search
-        (-6, -3, 1.0, set()),  # a right answer that nothing supports is luck, not compared
-        (-1, -1, 0.0, set()),
-    ],
-)
+@pytest.mark.parametrize(("before", "query", "f1", "better"), [
+    (-6, -3, 0.0, {(1, 2)}),  # searching on gains over a wrong answer
+    (-6, -5, 0.0, set()),  # it gains too little
+    (-1, -0.1, 1.0, {(2, 1)}),  # a right answer, believed in, ends the search
+    (-6, -3, 1.0, set()),  # a right answer that nothing supports is luck, not compared
+    (-1, -1, 0.0, set()),
+])  # fmt: skip
 def test_search_or_answer_goes_by_what_the_search_adds(
     before: float, query: float, f1: float, better: set[tuple[int, int]]
 ) -> None:
@@ -92,16 +89,13 @@ def test_of_two_answers_the_right_one_wins_where_the_state_believes_in_it() -> N
     assert preferred(fan(CURRENCY, step(0, None, None, -4), said(1, 0.0), said(2, 1.0))) == set()
 
 
-@pytest.mark.parametrize(
-    ("before", "found", "kept", "better"),
-    [
-        (-9, (True, False), "", {(1, 2), (1, 3)}),  # better than a search that found nothing, and than a wrong answer
-        (-1, (True, False), "", set()),  # it adds too little to what is believed
-        (-9, (False, False), "", set()),
-        (-9, (True, False), "So it is the lek.", set()),  # the answer was kept before: nothing to find
-        (-9, (True, None), "", {(1, 3)}),  # nobody looked at what the second one found
-    ],
-)
+@pytest.mark.parametrize(("before", "found", "kept", "better"), [
+    (-9, (True, False), "", {(1, 2), (1, 3)}),  # better than a search that found nothing, and than a wrong answer
+    (-1, (True, False), "", set()),  # it adds too little to what is believed
+    (-9, (False, False), "", set()),
+    (-9, (True, False), "So it is the lek.", set()),  # the answer was kept before: nothing to find
+    (-9, (True, None), "", {(1, 3)}),  # nobody looked at what the second one found
+])  # fmt: skip
 def test_a_search_after_which_nobody_asked_goes_by_whether_it_found_the_golden_answer(
     before: float, found: tuple[bool | None, bool | None], kept: str, better: set[tuple[int, int]]
 ) -> None:

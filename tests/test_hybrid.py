@@ -33,7 +33,7 @@ from indexes.ranking.searchers import HybridSearcher, RerankedSearcher, fuse_ran
 from indexes.rows.passage_store import PassageStore, write_passages
 from steprag.config.sections import RetrieverConfig
 from steprag.console.terminal import guarded
-from steprag.errors import ConfigError, DataError
+from steprag.errors import ConfigError, DataError, StepragError
 from steprag.types import Passage
 from tests.indexing import fingerprint, hybrid_index, small, words_index
 
@@ -82,8 +82,6 @@ def test_learned_weights_of_earlier_versions_are_refused(index: Path, mode: str)
 
 
 # --- BM25 -----------------------------------------------------------------------------------------------------------
-
-
 def test_bm25_stems_queries_as_it_does_passages(pristine: Path) -> None:
     assert ids(pristine, "a runner", mode="sparse") == ["runner"]
     assert ids(pristine, "DIRECTOR, graduating!", 1, mode="sparse") == ["director"]
@@ -182,22 +180,21 @@ def test_a_build_adds_what_is_missing_and_refuses_other_settings(
 
 
 def test_bm25_files_that_are_refused(index: Path, pristine: Path) -> None:
-    sparse = RetrieverConfig(mode="sparse")
+    def refused(said: str) -> None:
+        with pytest.raises(StepragError, match=said):
+            open_retriever(index, RetrieverConfig(mode="sparse"))
+
     data = index / "bm25" / "data.csc.index.npy"
     data.write_bytes(data.read_bytes()[:-1] + b"x")
-    with pytest.raises(DataError, match=r"data.csc.index.npy: .*SHA-256 differs"):
-        open_retriever(index, sparse)
+    refused(r"data.csc.index.npy: .*SHA-256 differs")
     manifest = index / "bm25" / "manifest.json"
     row = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**row, "settings": {**row["settings"], "language": "none"}}))
-    with pytest.raises(DataError, match="fingerprint does not fit"):
-        open_retriever(index, sparse)
+    refused("fingerprint does not fit")
     manifest.write_text(json.dumps({**row, "passages": "of another corpus"}))
-    with pytest.raises(DataError, match="other passages"):
-        open_retriever(index, sparse)
+    refused("other passages")
     shutil.rmtree(index / "bm25")
-    with pytest.raises(ConfigError, match="no bm25 folder; .*--hybrid"):
-        open_retriever(index, sparse)
+    refused("no bm25 folder; .*--hybrid")
 
 
 def test_a_build_of_bm25_that_is_cut_off_leaves_the_index_as_it_was(
@@ -221,8 +218,6 @@ def test_a_build_of_bm25_that_is_cut_off_leaves_the_index_as_it_was(
 
 
 # --- fusion ---------------------------------------------------------------------------------------------------------
-
-
 def test_reciprocal_rank_fusion() -> None:
     fused = fuse_ranks([[(1, 0.9), (2, 0.8)], [(2, 7.0), (3, 6.0)]], (0.5, 0.5))
     assert [row for row, _ in fused] == [2, 1, 3]
@@ -260,24 +255,14 @@ def test_a_hybrid_ranking_does_not_depend_on_its_company() -> None:
 
 
 def test_every_mode_has_a_fingerprint_of_its_own(pristine: Path) -> None:
-    modes: list[dict[str, Any]] = [
-        {"mode": "dense"},
-        {"mode": "sparse"},
-        {},
-        {"dense_weight": 0.7},
-        {"fusion": "rrf"},
-        {"links": 0.6},
-        {"links": 0.5},
-        {"mode": "sparse", "links": 0.5},
-    ]
+    modes: list[dict[str, Any]] = [{"mode": "dense"}, {"mode": "sparse"}, {}, {"dense_weight": 0.7}, {"fusion": "rrf"},
+                                   {"links": 0.6}, {"links": 0.5}, {"mode": "sparse", "links": 0.5}]  # fmt: skip
     prints = [fingerprint(pristine, **mode) for mode in modes]
     assert len(set(prints)) == len(modes)
     assert fingerprint(pristine, mode="hybrid", timeout=9.0) == prints[2]
 
 
 # --- links ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_passage_that_the_best_one_mentions_moves_up(pristine: Path) -> None:
     assert ids(pristine, "Who made White Deer Plain?", 2, mode="sparse") == ["film", "deer"]
     assert ids(pristine, "Who made White Deer Plain?", 2, mode="sparse", links=0.9) == ["film", "director"]
@@ -293,8 +278,6 @@ def test_mentions() -> None:
 
 
 # --- re-ranking -----------------------------------------------------------------------------------------------------
-
-
 class LongestFirst:
     """A cross-encoder by hand: long texts are good."""
 
@@ -336,8 +319,6 @@ def test_a_real_cross_encoder(pristine: Path, tmp_path: Path) -> None:
 
 
 # --- recall ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def questions(tmp_path: Path) -> Path:
     support = {"White Deer Plain": ["film", "cafe"], "runners": ["runner"], "nothing known": []}

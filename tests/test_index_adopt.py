@@ -222,19 +222,14 @@ def test_large_corpora_are_counted_from_their_beginning(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(indexes.corpora.readers, "COUNTED", 0)
     content = b'{"id": "1", "title": "", "text": "one"}\n' * 5000
-    for name, packed in (
-        ("c.jsonl", content),
-        ("c.jsonl.gz", gzip.compress(content)),
-        ("c.jsonl.zst", zstandard.compress(content)),
-    ):
+    files = {"c.jsonl": content, "c.jsonl.gz": gzip.compress(content), "c.jsonl.zst": zstandard.compress(content)}
+    for name, packed in files.items():
         (tmp_path / name).write_bytes(packed)
         rows, exact = indexes.corpora.readers.count_rows(indexes.commands.plan.open_source(str(tmp_path / name)))
         assert (rows, exact) == (5000, False)
 
 
 # --- words alone: built, opened, served and checked like any other ----------------------------------------------------
-
-
 NONE = Path("none")
 
 

@@ -76,7 +76,8 @@ def test_vectors_are_those_of_sentence_transformers(encoder: Path) -> None:
     own = SentenceTransformer(str(encoder), device="cpu")
     expected = own.encode([f"p: {text}" for text in texts], normalize_embeddings=True)
     seen: list[int] = []
-    found = Encoder(encoder, spec).encode_passages(texts[::-1], batch_tokens=100, progress=seen.append)
+    ours, turned = Encoder(encoder, spec), texts[::-1]
+    found = ours.encode_tokens(turned, ours.tokenise(turned), batch_tokens=100, progress=seen.append)
     assert np.allclose(found, expected[::-1], atol=1e-5)
     assert (found.dtype, sum(seen)) == (np.float32, len(texts))
 

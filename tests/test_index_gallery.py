@@ -317,9 +317,8 @@ def test_weights_that_the_architecture_has_and_the_file_has_not(encoder: Path, t
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
         spec = read_spec("e", folder, Overrides())
         if lacking:
-            with pytest.raises(
-                ConfigError, match=r"lacks 1 weights of its architecture .embeddings.position_embeddings.weight"
-            ):
+            said = r"lacks 1 weights of its architecture .embeddings.position_embeddings.weight"
+            with pytest.raises(ConfigError, match=said):
                 Encoder(folder, spec)
         else:
             assert Encoder(folder, spec).encode_passages(["iron"]).shape == (1, 16)

@@ -18,6 +18,13 @@ def language_model(folder: Path) -> Path:
     return make_llama(folder, ["yes", "no", "yes\nno", "Judge whether the Document meets the requirements"] * 9)
 
 
+def scored(folder: Path, texts: list[str] = TEXTS) -> np.ndarray:
+    """By our cross-encoder."""
+    ours = CrossEncoder(str(folder))
+    ours.load()
+    return ours.score(QUERY, texts)
+
+
 def test_a_classification_head(encoder: Path, tmp_path: Path) -> None:
     import torch
     from sentence_transformers import CrossEncoder as Theirs
@@ -25,11 +32,9 @@ def test_a_classification_head(encoder: Path, tmp_path: Path) -> None:
 
     folder = make_published(tmp_path / "bge-reranker-base", encoder, pooling=None)
     BertForSequenceClassification(BertConfig.from_pretrained(folder, num_labels=1)).save_pretrained(folder)
-    ours = CrossEncoder(str(folder))
-    ours.load()
-    assert ours.score(QUERY, ["bread " * 400]).shape == (1,)  # more tokens than positions
+    assert scored(folder, ["bread " * 400]).shape == (1,)  # more tokens than positions
     theirs = Theirs(str(folder), device="cpu", activation_fn=torch.nn.Identity())
-    assert np.allclose(ours.score(QUERY, TEXTS), theirs.predict([(QUERY, text) for text in TEXTS]), atol=1e-6)
+    assert np.allclose(scored(folder), theirs.predict([(QUERY, text) for text in TEXTS]), atol=1e-6)
 
 
 def test_a_language_model_of_a_known_family_says_yes_or_no(tmp_path: Path) -> None:
@@ -48,9 +53,7 @@ def test_a_language_model_of_a_known_family_says_yes_or_no(tmp_path: Path) -> No
             logits = model(**tokenizer(prompt, add_special_tokens=False, return_tensors="pt")).logits[0, -1]
         yes, no = tokenizer.convert_tokens_to_ids(["yes", "no"])
         wanted.append(float(logits[yes] - logits[no]))
-    ours = CrossEncoder(str(folder))
-    ours.load()
-    assert np.allclose(ours.score(QUERY, TEXTS), wanted, atol=1e-5)
+    assert np.allclose(scored(folder), wanted, atol=1e-5)
 
 
 def test_a_language_model_with_a_head_gets_its_familys_prompt(tmp_path: Path) -> None:
@@ -64,12 +67,10 @@ def test_a_language_model_with_a_head_gets_its_familys_prompt(tmp_path: Path) ->
     (template,) = TEMPLATES.values()
     pairs = [[{"role": "query", "content": QUERY}, {"role": "document", "content": text}] for text in TEXTS]
     prompts = [tokenizer.apply_chat_template(pair, chat_template=template, tokenize=False) for pair in pairs]
-    ours = CrossEncoder(str(folder))
-    ours.load()
     with torch.inference_mode():
         wanted = [float(model.eval()(**tokenizer(prompt, add_special_tokens=False, return_tensors="pt")).logits)
                   for prompt in prompts]  # fmt: skip
-    assert np.allclose(ours.score(QUERY, TEXTS), wanted, atol=1e-5)
+    assert np.allclose(scored(folder), wanted, atol=1e-5)
 
 
 @pytest.mark.parametrize(("labels", "right"), [(None, 1), (("no", "yes"), 1), (("relevant", "irrelevant"), 0)])
@@ -80,10 +81,8 @@ def test_two_labels_are_one_score(labels: tuple[str, str] | None, right: int, en
     folder = make_published(tmp_path / "monobert", encoder, pooling=None)
     named = {"id2label": dict(enumerate(labels))} if labels else {"num_labels": 2}
     BertForSequenceClassification(BertConfig.from_pretrained(folder, **named)).save_pretrained(folder)
-    ours = CrossEncoder(str(folder))
-    ours.load()
     logits = np.asarray(Theirs(str(folder), device="cpu").predict([(QUERY, text) for text in TEXTS]))
-    assert np.allclose(ours.score(QUERY, TEXTS), logits[:, right] - logits[:, 1 - right], atol=1e-6)
+    assert np.allclose(scored(folder), logits[:, right] - logits[:, 1 - right], atol=1e-6)
 
 
 def test_a_language_model_whose_folder_says_how_it_ranks(tmp_path: Path) -> None:
@@ -92,9 +91,7 @@ def test_a_language_model_whose_folder_says_how_it_ranks(tmp_path: Path) -> None
     folder = language_model(tmp_path / "model")
     own = Theirs(str(folder), device="cpu")
     own.save(str(tmp_path / "own"))
-    ours = CrossEncoder(str(tmp_path / "own"))
-    ours.load()
-    assert ours.score(QUERY, TEXTS).shape == (3,)
+    assert scored(tmp_path / "own").shape == (3,)
     (tmp_path / "own" / "chat_template.jinja").write_text("{{ messages[0].role }}")
     with pytest.raises(ConfigError, match="chat template"):
         CrossEncoder(str(tmp_path / "own")).load()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -125,9 +126,10 @@ def test_a_process_that_cannot_begin_says_why(corpus: Path, encoder: Path, tmp_p
         build_index(str(corpus), tmp_path / "i", given)
 
 
-def limited(size: int) -> None:
-    """In the child: no file may grow beyond so many bytes, which is how a full disk looks."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+def limited(size: int, *given: Any) -> subprocess.CompletedProcess[str]:
+    """A build none of whose files may grow beyond so many bytes, which is how a full disk looks."""
+    return subprocess.run(command(*given), capture_output=True, text=True, check=False,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))  # fmt: skip
 
 
 @pytest.mark.parametrize("size", [3_000, 45_000, 60_000])
@@ -136,21 +138,12 @@ def test_a_full_disk_leaves_the_old_index_and_is_told(
 ) -> None:
     """The passages, the vectors or the index find no room."""
     before = {path.name: path.read_bytes() for path in index.iterdir()}
-    ended = subprocess.run(
-        command(corpus, tmp_path / "new", encoder),
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=lambda: limited(size),
-    )
+    ended = limited(size, corpus, tmp_path / "new", encoder)
     assert ended.returncode == 2, ended.stderr
     assert "no room for" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert not (tmp_path / "new").exists()
-    retyped = subprocess.run(
-        command(write_corpus(tmp_path / "small.jsonl"), index, encoder, "--type", "hnsw-sq8"),
-        capture_output=True, text=True, check=False, preexec_fn=lambda: limited(900),
-    )  # fmt: skip
+    retyped = limited(900, write_corpus(tmp_path / "small.jsonl"), index, encoder, "--type", "hnsw-sq8")
     assert retyped.returncode == 2, retyped.stderr
     assert {path.name: path.read_bytes() for path in index.iterdir()} == before
     built = build_index(str(corpus), tmp_path / "new", small(encoder, shard_rows=SHARD))  # room was made
@@ -184,8 +177,6 @@ def again_identity(folder: Path, part: str) -> object:
 
 
 # --- on a Ray cluster -------------------------------------------------------------------------------------------------
-
-
 def on_ray(test: Callable[..., None]) -> Callable[..., None]:
     marks = needs_ray, pytest.mark.slow, pytest.mark.usefixtures("on_cluster")
     for mark in (*marks, pytest.mark.timeout(900)):  # a busy machine starts Ray in minutes

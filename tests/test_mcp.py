@@ -125,41 +125,38 @@ NOTE = {"uri": "file:///a", "mimeType": "text/plain", "text": "The lek is money.
 PDF = {"uri": "file:///a.pdf", "mimeType": "application/pdf", "blob": "eA=="}
 
 
-@pytest.mark.parametrize(
-    ("result", "texts"),
-    [
-        ({"content": [block("resource", resource=NOTE)]}, ["The lek is money."]),
-        ({"content": [block("resource", resource=PDF)]}, ["1 application/pdf (file:///a.pdf), not shown"]),
-        ({"content": [LINK]}, ["a: figures of 2024: file:///a.csv (1 resource_link, not shown)"]),
-        ({"content": [block("image", data="eA==", mimeType="image/png")]}, ["1 image/png, not shown"]),
-        ({"content": [WORDS, *2 * [block("audio", data="eA==", mimeType="audio/wav")]]},
-         ["2 rows found", "2 audio/wav, not shown"]),
-        ({"content": [block("image", data="eA==")]}, ["1 image, not shown"]),
-        ({"content": [block("video", url="x"), 5]}, ["1 video, not shown"]),
-        ({"content": [block("text", text=None), block("text", text=" "), WORDS]}, ["2 rows found"]),
-        ({"content": [WORDS], "structuredContent": ROWS}, [json.dumps(ROWS), "2 rows found"]),
-        ({"content": [WORDS], "structuredContent": {"count": 2}}, ["2 rows found", '{"count": 2}']),
-        ({"content": [block("text", text=json.dumps(ROWS, indent=2))], "structuredContent": ROWS},
-         [json.dumps(ROWS, indent=2)]),
-        ({"content": [block("text", text="lek"), block("text", text="sol")],
-          "structuredContent": {"result": ["lek", "sol"]}}, ["lek", "sol"]),
-        ({"structuredContent": {"lek": 100}}, ['{"lek": 100}']),
-        ({"content": [], "structuredContent": [1, 2]}, ["[1, 2]"]),
-        ({"content": "The lek."}, ["The lek."]),
-        ({"content": {"type": "text", "text": "The lek."}}, ["The lek."]),
-        ({"content": {"money": "lek"}}, ['{"money": "lek"}']),
-        ({"content": ["The lek.", "", WORDS]}, ["The lek.", "2 rows found"]),
-        ({"content": 100}, ["100"]),
-        ({"content": ["lek", 100, None]}, ["lek", "100"]),
-        ({"content": [{"data": "eA==", "mimeType": "image/png"}]}, ["1 image/png, not shown"]),
-        ({"isError": True, "error": "no such row"}, ["no such row"]),
-        ({"content": [{"money": "lek"}, {"text": "The lek."}]}, ['{"money": "lek"}', "The lek."]),
-        ({"content": [block("text", text={"money": "lek"}), block("json", json=[1])]}, ['{"money": "lek"}', "[1]"]),
-        ({"content": [block("text", content="The lek.")]}, ["The lek."]),
-        ({"content": None, "isError": True}, ["the tool reports an error without a word"]),
-        ({"content": []}, []),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("result", "texts"), [
+    ({"content": [block("resource", resource=NOTE)]}, ["The lek is money."]),
+    ({"content": [block("resource", resource=PDF)]}, ["1 application/pdf (file:///a.pdf), not shown"]),
+    ({"content": [LINK]}, ["a: figures of 2024: file:///a.csv (1 resource_link, not shown)"]),
+    ({"content": [block("image", data="eA==", mimeType="image/png")]}, ["1 image/png, not shown"]),
+    ({"content": [WORDS, *2 * [block("audio", data="eA==", mimeType="audio/wav")]]},
+     ["2 rows found", "2 audio/wav, not shown"]),
+    ({"content": [block("image", data="eA==")]}, ["1 image, not shown"]),
+    ({"content": [block("video", url="x"), 5]}, ["1 video, not shown"]),
+    ({"content": [block("text", text=None), block("text", text=" "), WORDS]}, ["2 rows found"]),
+    ({"content": [WORDS], "structuredContent": ROWS}, [json.dumps(ROWS), "2 rows found"]),
+    ({"content": [WORDS], "structuredContent": {"count": 2}}, ["2 rows found", '{"count": 2}']),
+    ({"content": [block("text", text=json.dumps(ROWS, indent=2))], "structuredContent": ROWS},
+     [json.dumps(ROWS, indent=2)]),
+    ({"content": [block("text", text="lek"), block("text", text="sol")],
+      "structuredContent": {"result": ["lek", "sol"]}}, ["lek", "sol"]),
+    ({"structuredContent": {"lek": 100}}, ['{"lek": 100}']),
+    ({"content": [], "structuredContent": [1, 2]}, ["[1, 2]"]),
+    ({"content": "The lek."}, ["The lek."]),
+    ({"content": {"type": "text", "text": "The lek."}}, ["The lek."]),
+    ({"content": {"money": "lek"}}, ['{"money": "lek"}']),
+    ({"content": ["The lek.", "", WORDS]}, ["The lek.", "2 rows found"]),
+    ({"content": 100}, ["100"]),
+    ({"content": ["lek", 100, None]}, ["lek", "100"]),
+    ({"content": [{"data": "eA==", "mimeType": "image/png"}]}, ["1 image/png, not shown"]),
+    ({"isError": True, "error": "no such row"}, ["no such row"]),
+    ({"content": [{"money": "lek"}, {"text": "The lek."}]}, ['{"money": "lek"}', "The lek."]),
+    ({"content": [block("text", text={"money": "lek"}), block("json", json=[1])]}, ['{"money": "lek"}', "[1]"]),
+    ({"content": [block("text", content="The lek.")]}, ["The lek."]),
+    ({"content": None, "isError": True}, ["the tool reports an error without a word"]),
+    ({"content": []}, []),
+])  # fmt: skip
 def test_a_result_of_any_kind_is_shown_or_named(result: dict[str, Any], texts: list[str]) -> None:
     assert texts_of(result) == texts
     assert [one["text"] for one in put_right(result)["content"]] == texts
@@ -168,29 +165,26 @@ def test_a_result_of_any_kind_is_shown_or_named(result: dict[str, Any], texts: l
 NO_NAME = {"id": None, "error": {"code": -32603, "message": "boom"}}
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ({"result": {"content": [block("text", text="half \ud83d")]}}, ["half \ufffd"]),
-        ({"result": "The lek."}, ["The lek."]),
-        ({"result": ["The lek.", WORDS]}, ["The lek.", "2 rows found"]),
-        ({"result": None}, []),
-        ({"result": {"output": "The lek."}}, ["The lek."]),
-        ({"result": {"money": "lek", "_meta": {}}}, ['{"money": "lek"}']),
-        ({"result": {"content": [WORDS]}, "error": None, "jsonrpc": None}, ["2 rows found"]),
-        ({"result": {"content": [WORDS], "isError": "no"}}, ["2 rows found"]),
-        ({"result": {"content": [WORDS], "isError": False}}, ["2 rows found"]),
-        ({"result": {"content": [WORDS]}, "id": None}, ["2 rows found"]),
-        ({"result": {"content": [WORDS]}, "id": 0.0}, ["2 rows found"]),
-        ({"error": "boom"}, "boom"),
-        ({"error": {"code": "E_LIMIT", "message": "boom"}}, "E_LIMIT: boom"),
-        ({"error": {"code": "-32000", "message": ["boom"]}}, '["boom"]'),
-        ({"error": {}}, "{}"),
-        (NO_NAME, "boom"),
-        ("[LINE]", ["2 rows found"]),
-        ('{"jsonrpc": "2.0", "id": ID, "result": {"content": "The', "its message is no JSON: Unterminated string"),
-    ],
-)
+@pytest.mark.parametrize(("line", "told"), [
+    ({"result": {"content": [block("text", text="half \ud83d")]}}, ["half \ufffd"]),
+    ({"result": "The lek."}, ["The lek."]),
+    ({"result": ["The lek.", WORDS]}, ["The lek.", "2 rows found"]),
+    ({"result": None}, []),
+    ({"result": {"output": "The lek."}}, ["The lek."]),
+    ({"result": {"money": "lek", "_meta": {}}}, ['{"money": "lek"}']),
+    ({"result": {"content": [WORDS]}, "error": None, "jsonrpc": None}, ["2 rows found"]),
+    ({"result": {"content": [WORDS], "isError": "no"}}, ["2 rows found"]),
+    ({"result": {"content": [WORDS], "isError": False}}, ["2 rows found"]),
+    ({"result": {"content": [WORDS]}, "id": None}, ["2 rows found"]),
+    ({"result": {"content": [WORDS]}, "id": 0.0}, ["2 rows found"]),
+    ({"error": "boom"}, "boom"),
+    ({"error": {"code": "E_LIMIT", "message": "boom"}}, "E_LIMIT: boom"),
+    ({"error": {"code": "-32000", "message": ["boom"]}}, '["boom"]'),
+    ({"error": {}}, "{}"),
+    (NO_NAME, "boom"),
+    ("[LINE]", ["2 rows found"]),
+    ('{"jsonrpc": "2.0", "id": ID, "result": {"content": "The', "its message is no JSON: Unterminated string"),
+])  # fmt: skip
 @pytest.mark.parametrize("way", ["stdio", "http", "events"])
 def test_a_message_that_is_not_to_the_letter_is_read_or_fails_its_call_at_once(
     tmp_path: Path, line: object, told: Any, way: str, caplog: pytest.LogCaptureFixture
@@ -228,24 +222,21 @@ def test_results_that_are_not_to_the_letter_are_read(tmp_path: Path) -> None:
 ARRAY = {"type": "object", "properties": {"all": {"type": "array"}}, "required": ["all"]}
 
 
-@pytest.mark.parametrize(
-    ("script", "names", "warned"),
-    [
-        ({"tools": [tool(f"t{n}") for n in range(5)]}, ["t0", "t1", "t2", "t3", "t4"], ""),
-        ({"tools": [tool(f"t{n}") for n in range(5)], "cursor": "again"}, ["t0", "t1"], ""),
-        ({"tools": [tool(f"t{n}") for n in range(300)]}, [f"t{n}" for n in range(200)], "the rest is not read"),
-        ({"tools": [tool("deep", ARRAY), tool("a b"), tool("ok")]}, ["ok"], "`only` under tools.desk names the tools"),
-        ({"tools": [{"name": "bare"}, {"name": "null", "inputSchema": None, "description": None}, 5, {}]},
-         ["bare", "null"], ""),
-        ({"tools": [{"name": "a", "input_schema": ARRAY}, {"name": "b", "parameters": json.dumps(ARRAY)}, tool("ok")]},
-         ["ok"], "argument 'all' is of type 'array'"),
-        ({"tools": [tool("ok", annotations=5, outputSchema={})]}, ["ok"], ""),
-        ({"lines": {"tools/list": {"result": [tool("one"), tool("two")]}}}, ["one", "two"], ""),
-        ({"lines": {"tools/list": {"result": {"tools": {"one": {"description": "x"}}, "nextCursor": None}}}}, ["one"],
-         ""),
-        ({"tools": TOOLS, "noise": ["Server is up", '{"level": 30}', ""]}, ["starts", "die", "key"], "skipped 3 lines"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("script", "names", "warned"), [
+    ({"tools": [tool(f"t{n}") for n in range(5)]}, ["t0", "t1", "t2", "t3", "t4"], ""),
+    ({"tools": [tool(f"t{n}") for n in range(5)], "cursor": "again"}, ["t0", "t1"], ""),
+    ({"tools": [tool(f"t{n}") for n in range(300)]}, [f"t{n}" for n in range(200)], "the rest is not read"),
+    ({"tools": [tool("deep", ARRAY), tool("a b"), tool("ok")]}, ["ok"], "`only` under tools.desk names the tools"),
+    ({"tools": [{"name": "bare"}, {"name": "null", "inputSchema": None, "description": None}, 5, {}]},
+     ["bare", "null"], ""),
+    ({"tools": [{"name": "a", "input_schema": ARRAY}, {"name": "b", "parameters": json.dumps(ARRAY)}, tool("ok")]},
+     ["ok"], "argument 'all' is of type 'array'"),
+    ({"tools": [tool("ok", annotations=5, outputSchema={})]}, ["ok"], ""),
+    ({"lines": {"tools/list": {"result": [tool("one"), tool("two")]}}}, ["one", "two"], ""),
+    ({"lines": {"tools/list": {"result": {"tools": {"one": {"description": "x"}}, "nextCursor": None}}}}, ["one"],
+     ""),
+    ({"tools": TOOLS, "noise": ["Server is up", '{"level": 30}', ""]}, ["starts", "die", "key"], "skipped 3 lines"),
+])  # fmt: skip
 def test_a_listing_is_read_whole_and_what_is_no_tool_left_out(
     tmp_path: Path, script: dict[str, Any], names: list[str], warned: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -263,7 +254,6 @@ def test_a_tool_that_only_names_must_be_one(tmp_path: Path) -> None:
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------
-
 KEY = "a-key-that-is-long"
 
 
@@ -280,17 +270,14 @@ def test_a_command_gets_the_variables_that_are_named_and_no_other(
     assert open_retriever(file).fingerprint == print_before
 
 
-@pytest.mark.parametrize(
-    ("mcp", "why"),
-    [
-        ({"command": ["x"], "env": ["NOT_THERE"]}, "tools.desk.mcp.env: NOT_THERE is not set; export NOT_THERE="),
-        ({"command": ["x"], "env": ["A=sk-1"]}, "tools.desk.mcp.env names variables of the environment"),
-        ({"url": "http://x/mcp", "headers": {"Authorization": "Bearer sk-1"}}, "mcp.headers names variables"),
-        ({"url": "http://x/mcp", "headers": {"X": "TWO_LINES"}}, "TWO_LINES holds what is no line of text"),
-        ({"url": "http://x/mcp", "env": ["A"]}, "tools.desk.mcp: env is for a command"),
-        ({"command": ["x"], "headers": {}}, "tools.desk.mcp: headers is for a url"),
-    ],
-)
+@pytest.mark.parametrize(("mcp", "why"), [
+    ({"command": ["x"], "env": ["NOT_THERE"]}, "tools.desk.mcp.env: NOT_THERE is not set; export NOT_THERE="),
+    ({"command": ["x"], "env": ["A=sk-1"]}, "tools.desk.mcp.env names variables of the environment"),
+    ({"url": "http://x/mcp", "headers": {"Authorization": "Bearer sk-1"}}, "mcp.headers names variables"),
+    ({"url": "http://x/mcp", "headers": {"X": "TWO_LINES"}}, "TWO_LINES holds what is no line of text"),
+    ({"url": "http://x/mcp", "env": ["A"]}, "tools.desk.mcp: env is for a command"),
+    ({"command": ["x"], "headers": {}}, "tools.desk.mcp: headers is for a url"),
+])  # fmt: skip
 def test_keys_come_from_the_environment_or_are_asked_for(
     tmp_path: Path, mcp: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -301,7 +288,6 @@ def test_keys_come_from_the_environment_or_are_asked_for(
 
 
 # --- servers that refuse, end and come back --------------------------------------------------------------------------
-
 Answer = Callable[[Mapping[str, str], dict[str, Any]], tuple[int, object] | None]
 
 
@@ -352,11 +338,7 @@ class Shop:
     the request.
     """
 
-    def __init__(
-        self,
-        *faults: Fault,
-        tools: list[dict[str, Any]] = TOOLS,
-    ) -> None:
+    def __init__(self, *faults: Fault, tools: list[dict[str, Any]] = TOOLS) -> None:
         self.faults, self.tools, self.starts, self.calls = [*faults], tools, 0, 0
 
     def __call__(self, headers: Mapping[str, str], request: dict[str, Any]) -> tuple[int, object] | None:
@@ -372,18 +354,15 @@ class Shop:
         return 200, {"jsonrpc": "2.0", "id": request["id"], "result": reply(script, method, request.get("params", {}))}
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "why"),
-    [
-        (401, {"error": "invalid_token"}, "HTTP 401 Unauthorized; give its key by headers: {Authorization"),
-        (403, "no", "HTTP 403 Forbidden; its key may not do this"),
-        (404, "no", "HTTP 404 Not Found; no MCP server is at this address"),
-        (405, {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "Method not allowed."}},
-         "HTTP 405 Method Not Allowed: Method not allowed.; an address that ends in /sse is of the old protocol"),
-        (502, "<html>", "HTTP 502 Bad Gateway"),
-        (401, {"error": {"code": 1, "message": f"not {KEY}"}}, r"HTTP 401 Unauthorized: not \[key\]"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("status", "body", "why"), [
+    (401, {"error": "invalid_token"}, "HTTP 401 Unauthorized; give its key by headers: {Authorization"),
+    (403, "no", "HTTP 403 Forbidden; its key may not do this"),
+    (404, "no", "HTTP 404 Not Found; no MCP server is at this address"),
+    (405, {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "Method not allowed."}},
+     "HTTP 405 Method Not Allowed: Method not allowed.; an address that ends in /sse is of the old protocol"),
+    (502, "<html>", "HTTP 502 Bad Gateway"),
+    (401, {"error": {"code": 1, "message": f"not {KEY}"}}, r"HTTP 401 Unauthorized: not \[key\]"),
+])  # fmt: skip
 def test_a_refusal_names_its_status_and_no_key(
     tmp_path: Path, status: int, body: object, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,22 +387,19 @@ FORGOTTEN = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": 
 BAD = {"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "text is too short"}}
 
 
-@pytest.mark.parametrize(
-    ("fault", "hints", "first", "starts", "calls"),
-    [
-        ((404, "gone"), {}, ["2"], 2, 3),
-        ((400, FORGOTTEN), {}, ["2"], 2, 3),
-        ((200, {"content": [WORDS]}), {}, ["2 rows found"], 1, 2),
-        ((200, [{"jsonrpc": "2.0", "method": "x"}, {"result": {"content": [WORDS]}}]), {}, ["2 rows found"], 1, 2),
-        ((200, json.dumps({"jsonrpc": "2.0", "id": 99, "result": {"content": "lek"}})), {}, ["lek"], 1, 2),
-        ((200, []), {}, "Failed to parse JSON response (no message of the protocol)", 1, 2),
-        (None, {}, LOST, 1, 2),
-        (None, SAFE, ["2"], 2, 3),
-        ((500, "oh"), SAFE, "HTTP 500 Internal Server Error", 1, 2),
-        ((400, BAD), {}, ["HTTP 400 Bad Request: text is too short"], 1, 2),
-        ((200, "{"), {}, "Unexpected content type", 1, 2),
-    ],
-)
+@pytest.mark.parametrize(("fault", "hints", "first", "starts", "calls"), [
+    ((404, "gone"), {}, ["2"], 2, 3),
+    ((400, FORGOTTEN), {}, ["2"], 2, 3),
+    ((200, {"content": [WORDS]}), {}, ["2 rows found"], 1, 2),
+    ((200, [{"jsonrpc": "2.0", "method": "x"}, {"result": {"content": [WORDS]}}]), {}, ["2 rows found"], 1, 2),
+    ((200, json.dumps({"jsonrpc": "2.0", "id": 99, "result": {"content": "lek"}})), {}, ["lek"], 1, 2),
+    ((200, []), {}, "Failed to parse JSON response (no message of the protocol)", 1, 2),
+    (None, {}, LOST, 1, 2),
+    (None, SAFE, ["2"], 2, 3),
+    ((500, "oh"), SAFE, "HTTP 500 Internal Server Error", 1, 2),
+    ((400, BAD), {}, ["HTTP 400 Bad Request: text is too short"], 1, 2),
+    ((200, "{"), {}, "Unexpected content type", 1, 2),
+])  # fmt: skip
 def test_a_call_over_http_is_made_again_where_it_did_not_reach_the_tool(
     tmp_path: Path, fault: tuple[int, object] | None, hints: dict[str, Any], first: Any, starts: int, calls: int
 ) -> None:

@@ -103,19 +103,12 @@ def test_llamafactory_keeps_every_row(tmp_path: Path) -> None:
     assert (row["system"], row["conversations"]) == ("s", [{"from": "human", "value": "Question: Whose is it?"}])
 
 
-@pytest.mark.parametrize(
-    "prompt",
-    [
-        (Message(role="user", content="no system"),),
-        (Message(role="system", content="s"),),
-        (
-            Message(role="system", content="s"),
-            Message(role="user", content="u"),
-            Message(role="assistant", content="a"),
-        ),
-        (*PROMPT, Message(role="user", content="u")),
-    ],
-)
+@pytest.mark.parametrize("prompt", [
+    (Message(role="user", content="no system"),),
+    (Message(role="system", content="s"),),
+    (*PROMPT, Message(role="assistant", content="a")),
+    (*PROMPT, Message(role="user", content="u")),
+])  # fmt: skip
 def test_a_prompt_that_llamafactory_would_drop_is_an_error_with_its_line(
     tmp_path: Path, prompt: tuple[Message, ...]
 ) -> None:
@@ -152,9 +145,8 @@ def test_llamafactory_s_own_loader_keeps_every_row(tmp_path: Path) -> None:
     if not python.exists():
         pytest.skip("no .venv-llamafactory")
     folder = folder_with(tmp_path, [pair(query(f"a{i}"), query(f"b{i}")) for i in range(20)])
-    (tmp_path / "stubs" / "torchaudio").mkdir(
-        parents=True
-    )  # it imports torchaudio, whose wheels need CUDA, for audio alone
+    # it imports torchaudio, whose wheels need CUDA, for audio alone
+    (tmp_path / "stubs" / "torchaudio").mkdir(parents=True)
     (tmp_path / "stubs" / "torchaudio" / "__init__.py").write_text('__version__ = "0.0.0"\n')
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "stubs"), "HF_HUB_OFFLINE": "1"}
     for name in ("llamafactory", "proguide"):
@@ -261,15 +253,12 @@ def test_rows_that_are_no_pairs_are_kept_with_a_reason(tmp_path: Path) -> None:
     assert {"row", "reason", *FIELDS} == refused[-1].keys()
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ('[{"instruction": "x"}]', "row 1: no field 'input'"),
-        ("[1]", "row 1: expected an object, found int"),
-        ('[{"instruction": 3', ":1: not JSON"),
-        ("[]", "no row shows a prompt"),
-    ],
-)
+@pytest.mark.parametrize(("text", "problem"), [
+    ('[{"instruction": "x"}]', "row 1: no field 'input'"),
+    ("[1]", "row 1: expected an object, found int"),
+    ('[{"instruction": 3', ":1: not JSON"),
+    ("[]", "no row shows a prompt"),
+])  # fmt: skip
 def test_other_files_are_refused_with_the_row(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(DataError, match=problem):

@@ -101,8 +101,6 @@ def post(path: str, body: object, **options: Any) -> Work:
 
 
 # --- Search-R1's shapes ---------------------------------------------------------------------------------------------
-
-
 def test_retrieve_with_and_without_scores(tmp_path: Path) -> None:
     body = {"queries": ["capital Lima", "Prices quoted in the lek."], "topk": 2, "return_scores": True}
     reply = asking(tmp_path, post("/retrieve", body))
@@ -110,15 +108,9 @@ def test_retrieve_with_and_without_scores(tmp_path: Path) -> None:
     peru, lek = reply.json()["result"]
     assert [item["document"]["id"] for item in peru] == ["2", "0"]
     assert lek[0]["document"]["id"] == "1"
-    assert peru[0] == {
-        "document": {
-            "id": "2",
-            "contents": '"Lima"\nLima is the capital of Peru.',
-            "title": "Lima",
-            "text": "Lima is the capital of Peru.",
-        },
-        "score": round(2 / 7, DECIMALS),
-    }
+    text = "Lima is the capital of Peru."
+    document = {"id": "2", "contents": f'"Lima"\n{text}', "title": "Lima", "text": text}
+    assert peru[0] == {"document": document, "score": round(2 / 7, DECIMALS)}
     plain = asking(tmp_path, post("/retrieve", {**body, "return_scores": False}))
     assert plain.json()["result"] == [[item["document"] for item in found] for found in (peru, lek)]
 
@@ -139,8 +131,6 @@ def test_retrieve_of_nothing(tmp_path: Path) -> None:
 
 
 # --- the ReSearch family's ------------------------------------------------------------------------------------------
-
-
 def test_search_and_batch_search(tmp_path: Path) -> None:
     lima = {"id": "2", "contents": '"Lima"\nLima is the capital of Peru.'}
     score = round(1 / 7, DECIMALS)
@@ -157,8 +147,6 @@ def test_search_and_batch_search(tmp_path: Path) -> None:
 
 
 # --- many clients ---------------------------------------------------------------------------------------------------
-
-
 def test_clients_share_batches_and_the_loop_runs_on(tmp_path: Path) -> None:
     searcher = Words()
     searcher.go.clear()
@@ -202,25 +190,21 @@ def test_health_and_metrics(tmp_path: Path) -> None:
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------
-
 SMALL = LimitsConfig(body_bytes=400, queries=4, query_chars=50, top_k=5, waiting=4, seconds=30)
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "status", "words"),
-    [
-        ("/retrieve", {"queries": ["x" * 500]}, 413, "more than 400 bytes"),
-        ("/retrieve", {"queries": ["x"] * 5}, 422, "5 queries; at most 4"),
-        ("/retrieve", {"queries": ["x" * 51]}, 422, "a query of 51 characters; at most 50"),
-        ("/retrieve", {"queries": ["x"], "topk": 6}, 422, "6 passages a query; at most 5"),
-        ("/retrieve", {"queries": ["x"], "topk": -1}, 422, "topk: input should be greater"),
-        ("/retrieve", {"queries": "x"}, 422, "queries: input should be a valid list"),
-        ("/retrieve", {"queries": [7]}, 422, "queries.0: input should be a valid string"),
-        ("/retrieve", {"topk": 3}, 422, "queries: field required"),
-        ("/search", {"query": "x", "top_n": 0}, 422, "top_n: input should be greater"),
-        ("/batch_search", {"query": ["x"], "top_n": 6}, 422, "at most 5"),
-    ],
-)
+@pytest.mark.parametrize(("path", "body", "status", "words"), [
+    ("/retrieve", {"queries": ["x" * 500]}, 413, "more than 400 bytes"),
+    ("/retrieve", {"queries": ["x"] * 5}, 422, "5 queries; at most 4"),
+    ("/retrieve", {"queries": ["x" * 51]}, 422, "a query of 51 characters; at most 50"),
+    ("/retrieve", {"queries": ["x"], "topk": 6}, 422, "6 passages a query; at most 5"),
+    ("/retrieve", {"queries": ["x"], "topk": -1}, 422, "topk: input should be greater"),
+    ("/retrieve", {"queries": "x"}, 422, "queries: input should be a valid list"),
+    ("/retrieve", {"queries": [7]}, 422, "queries.0: input should be a valid string"),
+    ("/retrieve", {"topk": 3}, 422, "queries: field required"),
+    ("/search", {"query": "x", "top_n": 0}, 422, "top_n: input should be greater"),
+    ("/batch_search", {"query": ["x"], "top_n": 6}, 422, "at most 5"),
+])  # fmt: skip
 def test_limits(tmp_path: Path, path: str, body: object, status: int, words: str) -> None:
     searcher = Words()
     reply = asking(tmp_path, post(path, body), searcher, limits=SMALL)
@@ -300,8 +284,6 @@ def test_a_search_that_fails_is_told(tmp_path: Path) -> None:
 
 
 # --- who may ask ----------------------------------------------------------------------------------------------------
-
-
 def test_the_token(tmp_path: Path) -> None:
     async def work(made: httpx2.AsyncClient) -> list[httpx2.Response]:
         right = {"Authorization": "Bearer s3cret"}
@@ -365,7 +347,6 @@ def test_no_serving_beyond_this_machine_without_a_token(monkeypatch: pytest.Monk
 
 
 # --- the retriever that asks ----------------------------------------------------------------------------------------
-
 Reply = Callable[[dict[str, Any]], tuple[int, object]]
 
 
@@ -431,22 +412,16 @@ def test_a_server_that_fails_for_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
         asyncio.run(source.search("Lima", 1))
 
 
-@pytest.mark.parametrize(
-    ("reply", "kind", "words"),
-    [
-        ((422, {"detail": "too many"}), RetrieverError, "422 too many"),
-        ((200, {"results": []}), RetrieverError, "not Search-R1's"),
-        ((200, {"result": [[{"document": {"id": "7"}, "score": 1.0}]]}), RetrieverError, "not Search-R1's"),
-        ((200, {"result": [[{"document": 7, "score": 1.0}]]}), RetrieverError, "not Search-R1's.*needs an"),
-        (
-            (200, {"result": [[{"document": {"id": "7", "contents": "A\n\ud83d"}, "score": 1.0}]]}),
-            RetrieverError,
-            "surrogate",
-        ),
-        ((200, "nonsense"), RetrieverError, "not Search-R1's"),
-        ((401, {"detail": "no"}), ConfigError, "refuses the token: put its token in STEPRAG_RETRIEVER_TOKEN"),
-    ],
-)
+@pytest.mark.parametrize(("reply", "kind", "words"), [
+    ((422, {"detail": "too many"}), RetrieverError, "422 too many"),
+    ((200, {"results": []}), RetrieverError, "not Search-R1's"),
+    ((200, {"result": [[{"document": {"id": "7"}, "score": 1.0}]]}), RetrieverError, "not Search-R1's"),
+    ((200, {"result": [[{"document": 7, "score": 1.0}]]}), RetrieverError, "not Search-R1's.*needs an"),
+    ((200, {"result": [[{"document": {"id": "7", "contents": "A\n\ud83d"}, "score": 1.0}]]}), RetrieverError,
+     "surrogate"),
+    ((200, "nonsense"), RetrieverError, "not Search-R1's"),
+    ((401, {"detail": "no"}), ConfigError, "refuses the token: put its token in STEPRAG_RETRIEVER_TOKEN"),
+])  # fmt: skip
 def test_replies_that_end_a_search_at_once(reply: tuple[int, object], kind: type[Exception], words: str) -> None:
     with foreign(lambda _: reply) as endpoint:
         source = open_retriever(endpoint.url, quick())
@@ -474,8 +449,6 @@ def test_services_that_do_not_fit() -> None:
 
 
 # --- a process ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def index(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return hybrid_index(tmp_path_factory.mktemp("served"), WORLD, tiny_encoder)

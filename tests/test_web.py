@@ -191,21 +191,18 @@ def test_a_tools_file_names_the_web_beside_an_index(
     assert all(p.id.startswith("web/http") for p in found)
 
 
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        ({"provider": "ddgs"}, "ddgs has neither base_url nor key; name the provider that has"),
-        ({"base_url": None}, "searxng has no public address of its own"),
-        ({"frozen": True}, "frozen answers from a snapshot; name its folder"),
-        ({"source": "both"}, "source both needs the key local"),
-        ({"resluts": 3}, "unknown key 'web.resluts'; did you mean 'web.results'?"),
-        ({"provider": "bing"}, "web.provider: input should be 'searxng'"),
-        ({"allow": ["localhost"]}, "'localhost' should be host:port"),
-        ({"base_url": "ftp://x"}, "should be an http or https address"),
-        ({"local": "other.yaml"}, "web.local names an index folder or a service's URL"),
-        ({"encoder": "nowhere"}, "encoder 'nowhere' not found"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "said"), [
+    ({"provider": "ddgs"}, "ddgs has neither base_url nor key; name the provider that has"),
+    ({"base_url": None}, "searxng has no public address of its own"),
+    ({"frozen": True}, "frozen answers from a snapshot; name its folder"),
+    ({"source": "both"}, "source both needs the key local"),
+    ({"resluts": 3}, "unknown key 'web.resluts'; did you mean 'web.results'?"),
+    ({"provider": "bing"}, "web.provider: input should be 'searxng'"),
+    ({"allow": ["localhost"]}, "'localhost' should be host:port"),
+    ({"base_url": "ftp://x"}, "should be an http or https address"),
+    ({"local": "other.yaml"}, "web.local names an index folder or a service's URL"),
+    ({"encoder": "nowhere"}, "encoder 'nowhere' not found"),
+])  # fmt: skip
 def test_a_bad_web_file_is_one_line(
     keys: dict[str, Any], said: str, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -265,8 +262,6 @@ def test_url_of_knows_passages_of_the_web(name: str, url: str | None) -> None:
 
 
 # --- search engines: what is sent, what is read, and what a failure says ----------------------------------------------
-
-
 JSON = {"Content-Type": "application/json"}
 
 
@@ -295,21 +290,15 @@ def test_each_provider_is_spoken_to_in_its_own_way(
     assert here.search(QUERY, provider=provider, key_env="OTHER")
 
 
-@pytest.mark.parametrize(
-    ("replies", "error", "said"),
-    [
-        ([(403, HTML, b"Forbidden")], ConfigError, "JSON is off by default there. Add json to search.formats"),
-        ([(500, HTML, b"oops")] * 2, RetrieverError, "searxng answers 500: oops"),
-        ([(200, HTML, b"<html>")], RetrieverError, "what is no list of results"),
-        ([(200, JSON, b'{"results": 5}')], RetrieverError, "what is no list of results"),
-        ([(302, {"Location": "http://127.0.0.1/"}, b"")], RetrieverError, "searxng answers 302"),
-        (
-            [(200, JSON, b'{"results": [], "unresponsive_engines": [["google", "CAPTCHA"]]}')],
-            RetrieverError,
-            "none of SearXNG's engines answers: .*CAPTCHA",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("replies", "error", "said"), [
+    ([(403, HTML, b"Forbidden")], ConfigError, "JSON is off by default there. Add json to search.formats"),
+    ([(500, HTML, b"oops")] * 2, RetrieverError, "searxng answers 500: oops"),
+    ([(200, HTML, b"<html>")], RetrieverError, "what is no list of results"),
+    ([(200, JSON, b'{"results": 5}')], RetrieverError, "what is no list of results"),
+    ([(302, {"Location": "http://127.0.0.1/"}, b"")], RetrieverError, "searxng answers 302"),
+    ([(200, JSON, b'{"results": [], "unresponsive_engines": [["google", "CAPTCHA"]]}')], RetrieverError,
+     "none of SearXNG's engines answers: .*CAPTCHA"),
+])  # fmt: skip
 def test_a_search_engine_that_fails_says_why(
     replies: list[Any], error: type[StepragError], said: str, here: Web
 ) -> None:
@@ -373,8 +362,6 @@ def test_ddgs_asks_the_engines_that_are_named(here: Web, monkeypatch: pytest.Mon
 
 
 # --- index and web together -------------------------------------------------------------------------------------------
-
-
 ASKED = "capital of Albania"
 
 

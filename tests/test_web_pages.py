@@ -49,16 +49,13 @@ def test_the_snippet_stands_in_for_a_page_that_cannot_be_read(here: Web) -> None
     assert {f"/{name}" for name in LOST} <= set(here.asked)
 
 
-@pytest.mark.parametrize(
-    ("rules", "read"),
-    [
-        ((200, {}, b"User-agent: *\nDisallow: /tirana"), False),
-        ((200, {}, b"User-agent: steprag\nDisallow: /\n\nUser-agent: *\nAllow: /"), False),
-        ((503, {}, b""), False),
-        (drip, False),
-        ((404, HTML, b"User-agent: *\nDisallow: /"), True),
-    ],
-)
+@pytest.mark.parametrize(("rules", "read"), [
+    ((200, {}, b"User-agent: *\nDisallow: /tirana"), False),
+    ((200, {}, b"User-agent: steprag\nDisallow: /\n\nUser-agent: *\nAllow: /"), False),
+    ((503, {}, b""), False),
+    (drip, False),
+    ((404, HTML, b"User-agent: *\nDisallow: /"), True),
+])  # fmt: skip
 def test_a_page_that_robots_txt_forbids_is_not_fetched(rules: Any, read: bool, here: Web) -> None:
     here.pages["/robots.txt"] = rules
     (found,) = here.search(QUERY, page_seconds=4.0)
@@ -147,8 +144,6 @@ def test_text_is_cut_into_pieces_of_so_many_words() -> None:
 
 
 # --- addresses and bounds ---------------------------------------------------------------------------------------------
-
-
 OPEN = ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 CLOSED = [
     *("127.0.0.1", "127.1.2.3", "10.0.0.1", "172.16.0.1", "192.168.1.1", "0.0.0.0", "255.255.255.255"),
@@ -165,17 +160,14 @@ def test_the_public_internet_is_open_and_all_else_is_closed(address: str) -> Non
     assert is_open(address) == (address in OPEN)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        *("http://127.0.0.1/", "http://[::1]/", "http://[::ffff:7f00:1]/", "http://169.254.169.254/latest/meta-data/"),
-        *("http://2130706433/", "http://127.1/", "http://0x7f.1/", "http://0177.0.0.1/", "http://0x7f000001/"),
-        *("http://①②⑦.⓪.⓪.①/", "http://127。0。0。1/", "http://127.0.0.1./", "http://[fe80::1%25eth0]/"),
-        *("http://a.org:8080/", "http://a.org:22/", "ftp://a.org/", "file:///etc/passwd", "gopher://a.org/"),
-        *("http://user@a.org/", "http://a.org\\@127.0.0.1/", "http:///x", "//a.org/", "javascript:alert(1)", ""),
-        *("http://a.org:99999/", "http://[::1/"),
-    ],
-)
+@pytest.mark.parametrize("url", [
+    *("http://127.0.0.1/", "http://[::1]/", "http://[::ffff:7f00:1]/", "http://169.254.169.254/latest/meta-data/"),
+    *("http://2130706433/", "http://127.1/", "http://0x7f.1/", "http://0177.0.0.1/", "http://0x7f000001/"),
+    *("http://①②⑦.⓪.⓪.①/", "http://127。0。0。1/", "http://127.0.0.1./", "http://[fe80::1%25eth0]/"),
+    *("http://a.org:8080/", "http://a.org:22/", "ftp://a.org/", "file:///etc/passwd", "gopher://a.org/"),
+    *("http://user@a.org/", "http://a.org\\@127.0.0.1/", "http:///x", "//a.org/", "javascript:alert(1)", ""),
+    *("http://a.org:99999/", "http://[::1/"),
+])  # fmt: skip
 def test_an_address_that_is_not_the_webs_is_refused(url: str) -> None:
     with pytest.raises(ForbiddenAddress):
         checked(url, places(["b.org:8080"]))

@@ -74,7 +74,7 @@ class Analyser:
 
     def __call__(self, text: str) -> list[str]:
         """The terms of a query, without stop words unless it has no others."""
-        words = list(_first_words(text) if self._version == 1 else _words(text, self._version))
+        words = list(_words(text, self._version))
         rare = [word for word in words if word not in self._stop]
         return self._stem(rare if rare or self._version < 3 else words)
 
@@ -90,6 +90,10 @@ def _words(text: str, version: int, *, singles: bool = False) -> Iterator[str]:
     """
     if text.isascii():
         yield from (_FIRST if version < 3 else _ASCII).findall(text.lower())
+        return
+    if version == 1:  # every script without its marks, which are vowels in many
+        bare = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
+        yield from _FIRST.findall(unicodedata.normalize("NFC", bare))
         return
     accents, terms = _patterns(version)
     bare = accents.sub(r"\1", unicodedata.normalize("NFKD", text.casefold()))
@@ -141,12 +145,6 @@ def _plain(letter: str) -> str:
         return _LETTERS[letter]
     name = _LATIN.fullmatch(unicodedata.name(letter, ""))
     return name[1].lower() if name else "" if unicodedata.category(letter) in ("Cf", "Lm", "Sk") else letter
-
-
-def _first_words(text: str) -> list[str]:
-    """Version 1: every script without its marks, which are vowels in many."""
-    bare = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
-    return _FIRST.findall(unicodedata.normalize("NFC", bare))
 
 
 def has_bm25(folder: Path) -> bool:
@@ -267,6 +265,4 @@ class Bm25Searcher:
 
     def _rank(self, query: str, top_k: int) -> Ranking:
         ids = self._model.get_tokens_ids(self._analyse(query))
-        if not ids:
-            return []
-        return best_rows(self._model.get_scores_from_ids(ids), top_k)
+        return best_rows(self._model.get_scores_from_ids(ids), top_k) if ids else []

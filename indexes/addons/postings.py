@@ -49,8 +49,9 @@ def write_arrays(folder: Path, scratch: Path, counted: Counted, k1: float, b: fl
     """Writes `data`, `indices` and `indptr` of a BM25 index (Lucene's formula) as `bm25s` saves them: term by term, and
     in each by row. `scratch` is that of `count_terms`, which found at least one term.
     """
-    idf = np.array([_idf(int(df), counted.rows) for df in counted.frequencies], dtype=np.float32)
-    mean = counted.tokens / counted.rows
+    rows = counted.rows
+    idf = np.array([math.log(1 + (rows - df + 0.5) / (df + 0.5)) for df in counted.frequencies.tolist()], np.float32)
+    mean = counted.tokens / rows
     blocks = (_scored(pairs, idf, mean, k1, b) for pairs in _whole_rows(scratch / COUNTS))
     parts = _deal_out(scratch, blocks, counted.frequencies)
     (scratch / COUNTS).unlink()
@@ -67,7 +68,9 @@ def _count(documents: Iterable[Sequence[str]], stream: BinaryIO) -> Counted:
         nonlocal frequencies
         pairs = _pairs(terms, ends, rows - len(ends))
         stream.write(pairs.tobytes())
-        frequencies = _added(frequencies, pairs["term"])
+        added = np.bincount(pairs["term"], minlength=len(frequencies))
+        added[: len(frequencies)] += frequencies
+        frequencies = added
         del terms[:], ends[:]
 
     for document in documents:
@@ -78,13 +81,6 @@ def _count(documents: Iterable[Sequence[str]], stream: BinaryIO) -> Counted:
             flush()
     flush()
     return Counted(vocabulary, frequencies, rows, tokens)
-
-
-def _added(frequencies: np.ndarray, terms: np.ndarray) -> np.ndarray:
-    """The frequencies with so many more of each term, and as long as the greatest term needs."""
-    added = np.bincount(terms, minlength=len(frequencies))
-    added[: len(frequencies)] += frequencies
-    return added
 
 
 def _pairs(terms: array[int], ends: array[int], first: int) -> np.ndarray:
@@ -112,26 +108,17 @@ def _deal_out(scratch: Path, blocks: Iterable[np.ndarray], frequencies: np.ndarr
     return parts
 
 
-def _idf(frequency: int, rows: int) -> float:
-    return math.log(1 + (rows - frequency + 0.5) / (frequency + 0.5))
-
-
 def _whole_rows(counts: Path) -> Iterator[np.ndarray]:
     """The counts in blocks that end where a row does: a row's length is the sum of its counts."""
     left = np.empty(0, dtype=_COUNT)
-    for block in _blocks(counts, _COUNT):
-        pairs = np.concatenate([left, block])
-        begun = int(np.searchsorted(pairs["row"], pairs["row"][-1]))  # of the last row more may come
-        left = pairs[begun:]
-        if begun:
-            yield pairs[:begun]
+    with counts.open("rb") as stream:
+        while block := stream.read(BLOCK * _COUNT.itemsize):
+            pairs = np.concatenate([left, np.frombuffer(block, dtype=_COUNT)])
+            begun = int(np.searchsorted(pairs["row"], pairs["row"][-1]))  # of the last row more may come
+            left = pairs[begun:]
+            if begun:
+                yield pairs[:begun]
     yield left
-
-
-def _blocks(path: Path, kind: np.dtype) -> Iterator[np.ndarray]:
-    with path.open("rb") as stream:
-        while block := stream.read(BLOCK * kind.itemsize):
-            yield np.frombuffer(block, dtype=kind)
 
 
 def _scored(pairs: np.ndarray, idf: np.ndarray, mean: float, k1: float, b: float) -> np.ndarray:

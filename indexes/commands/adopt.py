@@ -30,7 +30,6 @@ from indexes.vectors.adopted import L2, ids_are_rows, keeps_vectors, stored_vect
 from indexes.vectors.index_types import ADOPTED, read_faiss
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import existing
 from steprag.types import Passage
@@ -231,7 +230,3 @@ def main(argv: list[str]) -> int:
     built = adopt_index(existing(given.faiss, "FAISS file"), given.corpus, given.out, config_from(IndexConfig, given))
     sys.stdout.write(shown(built, as_json=given.json))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

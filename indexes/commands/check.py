@@ -19,7 +19,6 @@ from indexes.rows.passage_store import PASSAGES, PassageStore
 from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import open_index
 from steprag.config.load import parse_arguments
-from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import existing
 from steprag.records.sealed import check_files
@@ -64,18 +63,13 @@ def _encoded_again(folder: Path, manifest: IndexManifest, sample: int) -> float:
         texts = store.texts(rows.tolist())
     fresh = Encoder(encoder_here(manifest.encoder, manifest.config), manifest.encoder).encode_passages(texts)
     stored = VectorFile(folder / VECTORS, manifest.corpus.rows, manifest.encoder.dimension).take(rows)
-    cosines = cosine_rows(fresh, stored)
+    lengths = np.linalg.norm(fresh, axis=1) * np.linalg.norm(stored, axis=1)
+    cosines = (fresh * stored).sum(axis=1) / np.maximum(lengths, 1e-12)
     worst = int(np.argmin(cosines))
     if cosines[worst] < ALIKE:
         problem = f"row {rows[worst]} is not its passage's vector (cosine {cosines[worst]:.3f})"
         raise DataError(folder / VECTORS, problem, remedy="build the index again")
     return round(float(cosines[worst]), 5)
-
-
-def cosine_rows(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """(n,) cosines between the rows of two (n, dimension) arrays."""
-    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-    return (one * other).sum(axis=1) / np.maximum(lengths, 1e-12)
 
 
 def main(argv: list[str]) -> int:
@@ -114,7 +108,3 @@ def _said(found: dict[str, Any]) -> str:
     again = f", {found['encoded_again']} encoded again (cosine ≥ {found['lowest_cosine']})"
     return (f"ok: {len(found['files'])} files, {found['bytes']:,} bytes, {found['passages']:,} passages"
             f"{again if found['lowest_cosine'] else ''}")  # fmt: skip
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

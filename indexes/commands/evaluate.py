@@ -19,7 +19,6 @@ from steprag.agent.retriever import PLACES, Retriever
 from steprag.batch.datasets import add_question_options, questions_given
 from steprag.config.load import NEWEST, StageConfig, add_options, config_from, index_of, parse_arguments
 from steprag.config.sections import Positive, RetrieverConfig
-from steprag.console.terminal import guarded
 from steprag.errors import DataError
 from steprag.records.inputs import question_from_row
 from steprag.records.tables import rows_of
@@ -110,7 +109,3 @@ def table(figures: dict[str, Any]) -> str:
                 f"{key:<5} {at['recall']:>7.1f}   {low:>5.1f} to {high:<5.1f}  {at['any']:>5.1f}   {at['all']:>5.1f}"
             )
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

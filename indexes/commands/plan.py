@@ -29,7 +29,6 @@ from indexes.folder.manifest import SPARSE
 from indexes.rows.passage_store import passage_text
 from indexes.vectors.index_types import TRAIN_POINTS, TYPES, AnnConfig, cells, code_bytes, prepare
 from steprag.config.load import add_options, config_from, parse_arguments
-from steprag.console.terminal import guarded
 from steprag.engines.threads import product_flops, usable_cores, usable_memory
 from steprag.errors import ConfigError
 from steprag.types import Passage
@@ -278,7 +277,3 @@ def _time(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

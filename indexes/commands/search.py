@@ -14,7 +14,6 @@ from indexes.open import open_retriever
 from steprag.agent.retriever import PLACES, Retriever
 from steprag.config.load import NEWEST, StageConfig, add_options, config_from, index_of, parse_arguments
 from steprag.config.sections import RetrieverConfig
-from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import dump_line, to_dict
 from steprag.types import Passage
@@ -63,7 +62,3 @@ def main(argv: list[str]) -> int:
         else:
             sys.stdout.write(readable(query, passages))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

@@ -12,7 +12,6 @@ from indexes.open import open_retriever
 from steprag.agent.inert import neutralise
 from steprag.agent.retriever import Retriever, Tooled
 from steprag.config.load import index_of, parse_arguments
-from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import dump_line
 
@@ -36,7 +35,3 @@ def main(argv: list[str]) -> int:
 async def _closed(retriever: Retriever) -> None:
     async with aclosing(retriever):
         await retriever.ready()
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

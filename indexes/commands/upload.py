@@ -29,7 +29,6 @@ from indexes.rows.vector_file import VECTORS, VectorFile
 from steprag.config.load import parse_arguments
 from steprag.config.sections import RetrieverConfig
 from steprag.console.progress import Progress, say
-from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import existing
 from steprag.records.sealed import check_files
@@ -134,7 +133,3 @@ def _row(store: PassageStore, row: int, vector: Any, folder: Path) -> dict[str, 
             remedy = "build the index from shorter passages"
             raise DataError(folder, f"its {key} has {size} bytes, Milvus keeps {LONGEST}", line=row + 1, remedy=remedy)
     return {"row": row, **values, VECTOR: vector}
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

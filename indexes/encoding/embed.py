@@ -60,7 +60,10 @@ class Encoder:
             check_complete(self._model[0].model, folder, unread="pooler")
             _check_length(self._model[0].model, spec)
             self._model.max_seq_length = spec.max_length
-            _pad_behind(self._model.tokenizer)
+            tokenizer: Any = self._model.tokenizer
+            # before a text it would move the places in models that count them; pooling finds the last token anyway
+            tokenizer.padding_side = "right"
+            tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # behind the mask any token will do
             if dtype == "int8":
                 _to_int8(self._model)
             if backend != "torch":
@@ -75,15 +78,13 @@ class Encoder:
         how = self._model.encode_query
         return self._encode(how, texts, self.spec.query_prefix, batch_size=256 if self._gpu else 16)
 
-    def encode_passages(
-        self, texts: Sequence[str], *, batch_tokens: int | None = None, progress: Callable[[int], None] | None = None
-    ) -> np.ndarray:
+    def encode_passages(self, texts: Sequence[str], *, batch_tokens: int | None = None) -> np.ndarray:
         """(len(texts), dimension) float32 in the order of `texts`, rows of length 1 where the spec says so.
 
-        `batch_tokens`: tokens in a batch, padding counted. `progress` is told how many were done since it was last
-        called. The same texts in the same order give the same bytes on the same machine.
+        `batch_tokens`: tokens in a batch, padding counted. The same texts in the same order give the same bytes on the
+        same machine.
         """
-        return self.encode_tokens(texts, self.tokenise(texts), batch_tokens=batch_tokens, progress=progress)
+        return self.encode_tokens(texts, self.tokenise(texts), batch_tokens=batch_tokens)
 
     def tokenise(self, texts: Sequence[str]) -> Tokens | None:
         """Token ids of passages, cut at the spec's length; None where the model wants the text itself. Thread-safe."""
@@ -98,7 +99,7 @@ class Encoder:
         self, texts: Sequence[str], tokens: Tokens | None, *, batch_tokens: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> np.ndarray:  # fmt: skip
-        """As `encode_passages`, for texts whose tokens are there already."""
+        """As `encode_passages`, for texts whose tokens are there already. `progress` is told how many more are done."""
         vectors = np.empty((len(texts), self.spec.dimension), dtype=np.float32)
         most = batch_tokens or self._tokens
         lengths = [len(text) // 3 + 1 for text in texts] if tokens is None else [len(ids) for ids in tokens]
@@ -219,15 +220,6 @@ def _loaded(folder: Path, spec: EncoderSpec, device: str, model_kwargs: dict[str
         for place in [place for place, module in enumerate(model) if isinstance(module, Normalize)][::-1]:
             del model[place]
     return model
-
-
-def _pad_behind(tokenizer: Any) -> None:
-    """Padding before a text would move its places in models that count them; pooling finds the last token anyway.
-
-    Tokenizers of language models may have no token for it; which one it is makes no difference behind the mask.
-    """
-    tokenizer.padding_side = "right"
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
 
 
 def _to_int8(model: Any) -> None:

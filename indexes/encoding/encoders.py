@@ -217,7 +217,10 @@ def _modules(folder: Path) -> list[tuple[str, Path]]:
 
 def _pooling(folder: Path, modules: list[tuple[str, Path]], given: str, width: int) -> tuple[str, int]:
     """Mode of the pooling, as `given` or as the folder says, several joined by +; and dimension of the vectors."""
-    pooling = "" if modules else checked_pooling(given or _unknown_pooling(folder))
+    if not modules and not given:
+        raise ConfigError(f"{folder} does not say how it pools tokens, and its name is of no known family;"
+                          " give --pooling cls or --pooling mean, as its card says")  # fmt: skip
+    pooling = "" if modules else checked_pooling(given)
     width *= pooling.count("+") + 1
     for kind, path in modules:
         config = _json(path / "config.json", {})
@@ -247,11 +250,6 @@ def checked_pooling(pooling: str) -> str:
         known = ", ".join(POOLINGS.values())
         raise ConfigError(f"pooling {quoted(unknown[0])} is not known; give one of {known}, or several joined by +")
     return "+".join(modes)
-
-
-def _unknown_pooling(folder: Path) -> str:
-    raise ConfigError(f"{folder} does not say how it pools tokens, and its name is of no known family;"
-                      " give --pooling cls or --pooling mean, as its card says")  # fmt: skip
 
 
 def describe(spec: EncoderSpec) -> None:

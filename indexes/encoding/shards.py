@@ -85,10 +85,7 @@ def encode_shards(work: Work, devices: list[str], slots: int = 0) -> int:
         say(f"index: {work.rows} passages, loading encoder {work.spec.name}")
         describe(work.spec)
         run = partial(_on_ray, slots) if slots else _here if len(devices) == 1 else _in_processes
-        with (
-            Progress("encode", work.rows, "passages", ready) as progress,
-            LineJournal(work.folder / MARKS) as marks,
-        ):
+        with Progress("encode", work.rows, "passages", ready) as progress, LineJournal(work.folder / MARKS) as marks:
             for mark in run(work, missing, devices, progress):
                 marks.append(mark)
     return len(done)

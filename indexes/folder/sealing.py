@@ -66,7 +66,10 @@ def seal(
 
     What belongs to no index, such as the marks of a build or what a killed one left, is deleted first.
     """
-    _clear(folder)
+    kept = {*FILES, SKIPPED, STATE, LOCK, *add_ons(folder)}
+    for path in folder.iterdir():
+        if path.name not in kept:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     names = [name for name in FILES if (folder / name).is_file()]
     files = {name: file_facts(folder / name) for name in names}
     manifest = IndexManifest(
@@ -90,14 +93,6 @@ def seal(
     )
     write_json(folder / "manifest.json", to_dict(manifest))
     return manifest
-
-
-def _clear(folder: Path) -> None:
-    """Deletes all but an index's own files, its add-ons, and what the build needs to the end."""
-    kept = {*FILES, SKIPPED, STATE, LOCK, *add_ons(folder)}
-    for path in folder.iterdir():
-        if path.name not in kept:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextmanager

@@ -105,8 +105,10 @@ class RemoteRetriever:
         body = self._asking(text, top_k)
         problem = ""
         for attempt in range(self._config.retries + 1):
+            client = self._open()
             try:
-                reply = await self._post(body)
+                async with self._free:  # waiting for a free connection is no loss
+                    reply = await client.post(self._url + self._route, json=body)
             except httpx2.RequestError as error:
                 problem, wait = _reason(error), None
             else:
@@ -123,11 +125,6 @@ class RemoteRetriever:
         if self._client is not None and self._client[0] is asyncio.get_running_loop():
             await self._client[1].aclose()
         self._client = None
-
-    async def _post(self, body: dict[str, Any]) -> httpx2.Response:
-        client = self._open()
-        async with self._free:  # waiting for a free connection is no loss
-            return await client.post(self._url + self._route, json=body)
 
     def _asking(self, text: str, top_k: int) -> dict[str, Any]:
         return {"queries": [text], "topk": top_k, "return_scores": True}

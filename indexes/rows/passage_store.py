@@ -6,6 +6,7 @@ import os
 import shutil
 import tokenize
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,8 @@ def write_passages(folder: Path, passages: Iterable[Passage]) -> int:
     Returns how many. Memory does not grow with them. Raises UnicodeEncodeError where a text holds half of a
     surrogate pair.
     """
-    return _write(folder, (_line(passage) for passage in passages))
+    rows = ({"id": passage.id, "title": passage.title, "text": passage.text} for passage in passages)
+    return _write(folder, (dump_line(row).encode() + b"\n" for row in rows))
 
 
 def drop_rows(folder: Path, dropped: np.ndarray) -> int:
@@ -77,10 +79,6 @@ def drop_rows(folder: Path, dropped: np.ndarray) -> int:
                     yield line
 
     return _write(folder, kept())
-
-
-def _line(passage: Passage) -> bytes:
-    return dump_line({"id": passage.id, "title": passage.title, "text": passage.text}).encode() + b"\n"
 
 
 def _write(folder: Path, lines: Iterable[bytes]) -> int:
@@ -104,7 +102,7 @@ def _write(folder: Path, lines: Iterable[bytes]) -> int:
     return rows
 
 
-class PassageStore:
+class PassageStore(AbstractContextManager["PassageStore"]):
     """Passages by row, read from disk one at a time; safe to use from several threads."""
 
     def __init__(self, folder: Path) -> None:
@@ -141,9 +139,6 @@ class PassageStore:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
-
-    def __enter__(self) -> PassageStore:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -74,7 +74,10 @@ class VectorFile:
             stream.write(head)
             stream.flush()
             try:
-                _reserve(stream.fileno(), size)
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(stream.fileno(), 0, size)
+                else:  # macOS: the file gets its size, and a full disk shows later
+                    os.ftruncate(stream.fileno(), size)
             except OSError as error:
                 path.unlink()
                 if error.errno != errno.ENOSPC:
@@ -115,13 +118,6 @@ class VectorFile:
     def release(self) -> None:
         """Lets go of the pages that were read: they stay in the operating system's cache, and count to no process."""
         self._map.madvise(mmap.MADV_DONTNEED)
-
-
-def _reserve(file: int, size: int) -> None:
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file, 0, size)
-    else:  # macOS: the file gets its size, and a full disk shows later
-        os.ftruncate(file, size)
 
 
 class NoRoom(ConfigError):

@@ -203,26 +203,20 @@ class _Desk:
         """The passages of every query, in order; none for a query without text."""
         self._check(queries, top_k)
         asked = [query for query in queries if query.strip()]
-        if self._full(len(asked)):
+        limits, ahead = self._served.limits, self._telemetry.waiting
+        # a request behind less than one batch may be of any size
+        if ahead + len(asked) > limits.waiting or self._served.retriever.delay(ahead) > limits.seconds / 2:
             raise ApiError(429, "busy", "too many queries wait already; come again", after=1)
         with self._telemetry.accepted(len(asked)):
             await self._served.retriever.settled()  # a slow start is no one's time-out
             try:
-                async with asyncio.timeout(self._served.limits.seconds):
+                async with asyncio.timeout(limits.seconds):
                     searches = (self._served.retriever.search(query, top_k) for query in asked)
                     outcomes = await asyncio.gather(*searches, return_exceptions=True)
             except TimeoutError:
-                raise ApiError(504, "late", f"not answered within {self._served.limits.seconds:g} s") from None
+                raise ApiError(504, "late", f"not answered within {limits.seconds:g} s") from None
         found = iter([_found(outcome) for outcome in outcomes])
         return [next(found) if query.strip() else () for query in queries]
-
-    def _full(self, queries: int) -> bool:
-        """Whether `queries` more would exceed the limit, or would wait for more than half of their time.
-
-        A request behind less than one batch may be of any size.
-        """
-        limits, ahead = self._served.limits, self._telemetry.waiting
-        return ahead + queries > limits.waiting or self._served.retriever.delay(ahead) > limits.seconds / 2
 
     def _check(self, queries: Sequence[str], top_k: int) -> None:
         limits = self._served.limits

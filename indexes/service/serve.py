@@ -14,7 +14,6 @@ from indexes.open import Machine, mode_of, open_folder
 from indexes.service.api import Served, create_app
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.engines.threads import usable_cores
 from steprag.net.hosts import is_loopback, listen, url_of
 from steprag.web.listening import serve_app, token_in, until_stopped
@@ -47,7 +46,3 @@ async def serve(folder: Path, config: ServeConfig) -> None:
             await serve_app(app, listening, grace=math.ceil(config.limits.seconds))
         finally:
             await retriever.aclose()
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

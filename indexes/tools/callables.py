@@ -8,6 +8,7 @@ import hashlib
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -71,29 +72,17 @@ async def _aside(work: Callable[[], list[str]]) -> list[str]:
 
     Raises RetrieverError, as `work` does.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[list[str]] = loop.create_future()
-
-    def tell(texts: list[str], error: RetrieverError | None) -> None:
-        if done.done():  # it was given up
-            return
-        if error:
-            done.set_exception(error)
-        else:
-            done.set_result(texts)
+    done: Future[list[str]] = Future()
+    done.set_running_or_notify_cancel()  # who gives it up does not cancel it: the thread may still tell
 
     def run() -> None:
-        texts: list[str] = []
-        failed: RetrieverError | None = None
         try:
-            texts = work()
+            done.set_result(work())
         except RetrieverError as error:
-            failed = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody asks any more
-            loop.call_soon_threadsafe(tell, texts, failed)
+            done.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
 
 
 def _spec(name: str, function: Callable[..., Any], description: str) -> ToolSpec:

@@ -249,10 +249,8 @@ def _least_effort(
 
 
 def _efforts(effort: str, index: Any) -> list[int]:
-    most = 1024 if effort == "efSearch" else _inner(index).nlist
-    start = 16 if effort == "efSearch" else 4
-    steps = [start * 2**step for step in range(20) if start * 2**step < most]
-    return [*steps, most]
+    start, most = (16, 1024) if effort == "efSearch" else (4, _inner(index).nlist)
+    return [*(start * 2**step for step in range(20) if start * 2**step < most), most]
 
 
 def _inner(index: Any) -> Any:

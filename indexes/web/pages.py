@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from aiohttp.abc import AbstractResolver
 from yarl import URL
 
 from indexes.web.addresses import places
@@ -96,12 +95,12 @@ LATE = "not there when the search had to end"
 class Pages:
     """Fetches and reads pages. For one event loop at a time."""
 
-    def __init__(self, config: WebConfig, user_agent: str, resolver: AbstractResolver | None = None) -> None:
+    def __init__(self, config: WebConfig, user_agent: str) -> None:
         """Raises ConfigError for a bad `allow`, and where what reads pages is not installed."""
         if config.pages and not all(map(importlib.util.find_spec, ("trafilatura", "protego"))):
             raise ConfigError(f"pages are read by an extra: {remedy('web')} (or web.pages: 0, for snippets alone)")
         self._config = config
-        self._fetcher = Fetcher(places(config.allow), most=config.page_bytes, user_agent=user_agent, resolver=resolver)
+        self._fetcher = Fetcher(places(config.allow), most=config.page_bytes, user_agent=user_agent)
         self._robots = Robots(self._fetcher)
         self._extractor = Extractor(config.extract_seconds, config.extract_mb) if config.pages else None
 

@@ -61,14 +61,11 @@ class Snapshot:
             source = f"{self._path.absolute().as_uri()}?mode=ro" if frozen else str(self._path)
             self._file = sqlite3.connect(source, timeout=30, isolation_level=None, uri=frozen, check_same_thread=False)
             if not frozen:
-                self._prepare()
+                self._file.executescript(_SCHEMA)
+                self._file.execute("INSERT OR IGNORE INTO facts VALUES ('id', ?)", (uuid.uuid4().hex[:12],))
             self.id = self._id()
         except (*FAULTS, OSError) as error:
             raise ConfigError(f"web.snapshot {folder} cannot be opened: {error}") from None
-
-    def _prepare(self) -> None:
-        self._file.executescript(_SCHEMA)
-        self._file.execute("INSERT OR IGNORE INTO facts VALUES ('id', ?)", (uuid.uuid4().hex[:12],))
 
     def _id(self) -> str:
         """Names the snapshot wherever it lies; what is searched without a file has no lasting name."""
@@ -97,10 +94,9 @@ class Snapshot:
 
     def _text(self, digest: str) -> Page:
         rows = self._rows("SELECT title, text FROM texts WHERE hash = ?", digest)
-        if not rows:
-            raise DataError(self._path, f"text {digest} is missing", remedy="restore the snapshot from a copy")
-        if not all(isinstance(value, str) for value in rows[0]):
-            raise DataError(self._path, f"text {digest} is no text", remedy="restore the snapshot from a copy")
+        if not rows or not all(isinstance(value, str) for value in rows[0]):
+            problem = f"text {digest} is {'no text' if rows else 'missing'}"
+            raise DataError(self._path, problem, remedy="restore the snapshot from a copy")
         return Page(*rows[0])
 
     def page(self, url: str) -> Page | None:

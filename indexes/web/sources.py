@@ -6,12 +6,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from cachetools import LRUCache
 
 from indexes.folder.manifest import read_index_manifest
 from indexes.ranking.rankings import RRF_K, named
+from indexes.ranking.searchers import fuse_ranks
 from indexes.rows.passage_store import passage_text
 from indexes.web.config import WebConfig, WebFileConfig
 from indexes.web.pages import AGENT, Pages
@@ -50,8 +53,7 @@ class _Choosing:
 
 
 class FusedRetriever(_Choosing):
-    """Index and web by reciprocal rank fusion: a passage counts 1 / (60 + its rank) in each ranking, and the sum is
-    scaled so that the first place in both gives 1 (`fuse_ranks`, here over passages and not over rows).
+    """Index and web by reciprocal rank fusion: the first place in both gives 1 (`fused`).
 
     Where the web fails, the index answers alone, which `choice` says.
     """
@@ -143,15 +145,13 @@ async def alike(ranker: Ranker, query: str, passages: tuple[Passage, ...]) -> fl
 
 
 def fused(*rankings: tuple[Passage, ...]) -> tuple[Passage, ...]:
-    """Passages by the sum over rankings of 61 / (60 + rank), divided by how many rankings there are."""
-    scores: dict[str, float] = {}
+    """Passages by reciprocal rank fusion (`fuse_ranks`); equal scores in the order in which they were first found."""
     passages: dict[str, Passage] = {}
-    for ranking in rankings:
-        for rank, passage in enumerate(ranking, 1):
-            passages.setdefault(passage.id, passage)
-            scores[passage.id] = scores.get(passage.id, 0.0) + (RRF_K + 1) / (RRF_K + rank) / len(rankings)
-    order = sorted(passages, key=lambda name: -scores[name])
-    return tuple(Passage(name, passages[name].title, passages[name].text, round(scores[name], 6)) for name in order)
+    for passage in chain(*rankings):
+        passages.setdefault(passage.id, passage)
+    rows, listed = {name: row for row, name in enumerate(passages)}, [*passages.values()]
+    ranked = fuse_ranks([[(rows[one.id], 0.0) for one in ranking] for ranking in rankings], [1.0] * len(rankings))
+    return tuple(replace(listed[row], score=score) for row, score in ranked)
 
 
 def _without_web(error: RetrieverError) -> SourceChoice:

@@ -26,7 +26,6 @@ from steprag.batch.results import ResultKind, Results
 from steprag.batch.worklist import ask_each, failures_in, model_asked
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import JudgeConfig
-from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError
 from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy
@@ -192,7 +191,3 @@ def table(scores: dict[str, Any]) -> str:
 def _span(interval: tuple[float, float]) -> str:
     low, high = (shown("share", end) for end in interval)
     return f"95 % interval {low} to {high}"
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

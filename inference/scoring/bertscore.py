@@ -86,35 +86,29 @@ class BertScorer:
     def _vectors(self, texts: list[str]) -> tuple[Any, Any, Any]:
         """Unit vectors (texts, word pieces, width), which of them are there, and which count: no start, no end."""
         torch = self._torch
-        made = self._tokens(texts, padding=True, truncation=True, return_tensors="pt", max_length=self._longest())
+        longest = min(self._tokens.model_max_length, self._model.config.max_position_embeddings)
+        made = self._tokens(texts, padding=True, truncation=True, return_tensors="pt", max_length=longest)
         with torch.inference_mode():
             hidden = self._model(**made, output_hidden_states=True).hidden_states[self._layer]
         there = made["attention_mask"].bool()
         edges = torch.tensor([one for one in (self._tokens.cls_token_id, self._tokens.sep_token_id) if one is not None])
         return torch.nn.functional.normalize(hidden, dim=-1), there, there & ~torch.isin(made["input_ids"], edges)
 
-    def _longest(self) -> int:
-        return min(self._tokens.model_max_length, self._model.config.max_position_embeddings)
-
     def _matched(self, first: tuple[Any, Any, Any], second: tuple[Any, Any, Any]) -> list[TextMatch]:
         (one, there, counted), (other, other_there, other_counted) = first, second
         likeness = one @ other.transpose(1, 2)
         likeness = likeness * (there[:, :, None] & other_there[:, None, :])  # as the package: what is not there is 0
-        precision = _mean(likeness.amax(2), counted)
-        recall = _mean(likeness.amax(1), other_counted)
+        precision, recall = _means(likeness.amax(2), counted), _means(likeness.amax(1), other_counted)
         filled = counted.any(1) & other_counted.any(1)
         return [
             TextMatch(p, r, 2 * p * r / (p + r)) if there and p + r else TextMatch(0.0, 0.0, 0.0)
-            for p, r, there in zip(_rounded(precision), _rounded(recall), filled.tolist(), strict=True)
+            for p, r, there in zip(precision, recall, filled.tolist(), strict=True)
         ]
 
 
-def _mean(values: Any, counted: Any) -> Any:
-    return (values * counted).sum(1) / counted.sum(1).clamp(min=1)
-
-
-def _rounded(values: Any) -> list[float]:
-    return [round(value, DIGITS) for value in values.tolist()]
+def _means(values: Any, counted: Any) -> list[float]:
+    means = (values * counted).sum(1) / counted.sum(1).clamp(min=1)
+    return [round(value, DIGITS) for value in means.tolist()]
 
 
 def _folder(model: str) -> Path:

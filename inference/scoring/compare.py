@@ -30,13 +30,11 @@ from inference.scoring.scores import HARNESS, mean
 from inference.scoring.tables import by_group, draw, main_table, quality_tables
 from steprag.config.load import parse_arguments
 from steprag.console.plots import can_draw
-from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import existing, write_json, written_whole
 
 
 def main(argv: list[str]) -> int:
-    """Runs `steprag compare`; returns the exit code."""
     parser = argparse.ArgumentParser(prog="steprag compare", description="Runs of steprag infer, side by side.")
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders; differences are from the first")
     parser.add_argument("--names", nargs="+", metavar="NAME", help="what to call them [the folders' names]")
@@ -123,7 +121,3 @@ def write(
     for name, content in (("compare.csv", text.getvalue()), ("compare.md", tables + shown)):
         with written_whole(out / name) as stream:
             stream.write(content)
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

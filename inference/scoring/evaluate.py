@@ -5,17 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 from inference.predictions import read_predictions
 from inference.scoring.bertscore import with_bertscore, write_bertscore
 from inference.scoring.figures import figures, quality_of, shown
-from inference.scoring.scores import HARNESS, Score, word_score
+from inference.scoring.scores import HARNESS, Score, mean, word_score
 from steprag.batch.worklist import failures_in
 from steprag.config.load import parse_arguments
-from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.records.jsonl import existing, write_json
 from steprag.runs.run import checked_manifest, events_of, has_ended
@@ -28,7 +27,6 @@ FLAT_MEANS = ("gold_recall", "format", "steps", "searches", "tokens")
 
 
 def main(argv: list[str]) -> int:
-    """Runs `steprag score evaluate`; returns the exit code."""
     parser = argparse.ArgumentParser(prog="steprag score evaluate", description="Score predictions again.")
     parser.add_argument("--predictions", required=True, metavar="RUN", help="run folder of steprag infer")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
@@ -84,9 +82,7 @@ def evaluate(run: Path) -> dict[str, Any]:
 
 
 def _with_interval(figure: dict[str, Any] | None) -> list[tuple[str, Any]]:
-    if figure is None:
-        return [("", None), ("_interval", None)]
-    return [("", figure["value"]), ("_interval", (figure["low"], figure["high"]))]
+    return [("", figure and figure["value"]), ("_interval", figure and (figure["low"], figure["high"]))]
 
 
 def episode_seconds(events: Path) -> dict[str, float] | None:
@@ -100,16 +96,19 @@ def episode_seconds(events: Path) -> dict[str, float] | None:
 
 def _by_type(scores: list[Score]) -> dict[str, dict[str, float]]:
     """EM by the question's `metadata.type`, where it has one."""
-    groups: dict[str, list[float]] = {}
+    groups: dict[str, list[float]] = defaultdict(list)
     for one in scores:
         for kind in one.groups[:-1]:
-            groups.setdefault(kind, []).append(one.em)
-    return {kind: {"questions": len(group), "em": sum(group) / len(group)} for kind, group in sorted(groups.items())}
+            groups[kind].append(one.em)
+    return {kind: {"questions": len(group), "em": mean(group)} for kind, group in sorted(groups.items())}
 
 
 def table(scores: dict[str, Any]) -> str:
     """The scores in a few readable lines."""
-    told, lines = scores["figures"], [_head(scores)]
+    told = scores["figures"]
+    lines = [f"questions  {scores['questions']} ({scores['answered']} answered, {scores['failed']} failed)"]
+    if not scores["ended"]:
+        lines[0] += "\nunfinished the run did not come to its end: run it again to go on"
     if not told:
         return f"{lines[0]}\nno question has a prediction; failures.jsonl says why"
     strict = f"strict EM  {shown('share', scores['strict_em'])} (failed questions are wrong)"
@@ -130,16 +129,7 @@ def table(scores: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _head(scores: dict[str, Any]) -> str:
-    head = f"questions  {scores['questions']} ({scores['answered']} answered, {scores['failed']} failed)"
-    return head if scores["ended"] else f"{head}\nunfinished the run did not come to its end: run it again to go on"
-
-
 def _line(one: dict[str, Any]) -> str:
     """A figure that is a share, in percent with its interval."""
     value, low, high = (shown("share", one[key]) for key in ("value", "low", "high"))
     return f"{one['label']:<10} {value} (95 % interval {low} to {high})"
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

@@ -96,21 +96,14 @@ def quality_of(scores: Sequence[Score], told: dict[str, Any], bert: Mapping[str,
     `errors` (predictions of each kind of `ERRORS`), and `counted_with` (signatures of the packages and models).
     """
     errors = Counter(one.error for one in scores)
+    missing = {"missing": f"ROUGE-L and BLEU need the extra quality: {remedy('quality')}"}
     return {
         "figures": told,
         "written": compliance(together(one.written for one in scores)),
         "errors": {kind: errors[kind] for kind in ERRORS if errors[kind]},
-        "counted_with": _counted_with(bert),
+        "counted_with": ({"bleu": bleu_signature()} if counts_words() else missing)
+        | ({"bertscore": dict(bert)} if bert else {}),
     }
-
-
-def _counted_with(bert: Mapping[str, Any] | None) -> dict[str, Any]:
-    """sacrebleu's signature and BERTScore's model; why one is missing."""
-    if counts_words():
-        told: dict[str, Any] = {"bleu": bleu_signature()}
-    else:
-        told = {"missing": f"ROUGE-L and BLEU need the extra quality: {remedy('quality')}"}
-    return told | ({"bertscore": dict(bert)} if bert else {})
 
 
 def shown(unit: str, value: float, sign: str = "") -> str:

@@ -34,7 +34,7 @@ def main_table(rows: list[dict[str, Any]], forced: bool = False) -> str:
 
 def _cells(line: dict[str, Any], strict: bool) -> list[str]:
     cells = [line["run"], f"{line['questions']}" + (f" (+{line['failed']} failed)" if line["failed"] else "")]
-    cells += [_with_range(line, name) for name in ("em", "f1")]
+    cells += [_ranged("share", line[name], line[f"{name}_low"], line[f"{name}_high"]) for name in ("em", "f1")]
     cells += [_percent(line[name]) for name in ("cover", "gold_recall", "format")]
     cells += [f"{line['steps']:.1f}", f"{line['searches']:.1f}", f"{line['tokens']:,.0f}"]
     if "gain_em" in line:
@@ -52,8 +52,8 @@ def _cells(line: dict[str, Any], strict: bool) -> list[str]:
     ]
 
 
-def _with_range(line: dict[str, Any], name: str) -> str:
-    return f"{_percent(line[name])} ({_percent(line[f'{name}_low'])} to {_percent(line[f'{name}_high'])})"
+def _ranged(unit: str, value: float, low: float, high: float, sign: str = "") -> str:
+    return f"{shown(unit, value, sign)} ({shown(unit, low, sign)} to {shown(unit, high, sign)})"
 
 
 def _percent(value: float | None) -> str:
@@ -104,12 +104,8 @@ def _figure(told: dict[str, Any], name: str) -> str:
     one, gained = told["figures"].get(name), told["gains"].get(name)
     if one is None:
         return ""
-    value, low, high = (shown(one["unit"], one[key]) for key in ("value", "low", "high"))
-    text = f"{value} ({low} to {high}), n {one['n']}"
-    if not gained:
-        return text
-    value, low, high = (shown(one["unit"], gained[key], "+") for key in ("value", "low", "high"))
-    return f"{text}; {value} ({low} to {high})"
+    text = f"{_ranged(one['unit'], one['value'], one['low'], one['high'])}, n {one['n']}"
+    return f"{text}; {_ranged(one['unit'], gained['value'], gained['low'], gained['high'], '+')}" if gained else text
 
 
 def _by_action(each: list[dict[str, Any]]) -> list[list[str]]:
@@ -123,7 +119,7 @@ def _kept(one: dict[str, Any] | None) -> str:
     if not one or not one["n"]:
         return ""
     reasons = "".join(f", {reason} {count}" for reason, count in one["reasons"].items())
-    return f"{_percent(one['value'])} ({_percent(one['low'])} to {_percent(one['high'])}), n {one['n']}{reasons}"
+    return f"{_ranged('share', one['value'], one['low'], one['high'])}, n {one['n']}{reasons}"
 
 
 def _share(errors: dict[str, int], kind: str) -> str:
@@ -165,10 +161,7 @@ def _scores(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str]]
 def _searches(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str]]) -> None:
     """EM against what it took."""
     for row in rows:
-        axes.errorbar(
-            row["searches"], 100 * row["em"], fmt="o", capsize=3,
-            yerr=_bars([row], "em"), label=row["run"],
-        )  # fmt: skip
+        axes.errorbar(row["searches"], 100 * row["em"], fmt="o", capsize=3, yerr=_bars([row], "em"), label=row["run"])
     axes.set_xlabel("searches a question (of best-of-N all N episodes')")
     axes.set_ylabel("EM, %")
     axes.set_xlim(0, 1.1 * max(1, *(row["searches"] for row in rows)))

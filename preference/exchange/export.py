@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,6 @@ from preference.exchange.proguide import to_row
 from steprag.batch.datasets import add_question_options, questions_given
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import dump_line, existing, from_dict, read_rows, write_json, written_whole
@@ -67,7 +67,7 @@ def _questions(file: Path, names: list[str], out: str | None) -> int:
         raise ConfigError("--questions is for --format verl alone, with an --out")
     path = Path(out) / "verl" / f"{file.stem}.parquet"
     with ExitStack() as stack:
-        count = _write_parquet(path, map(verl_question, read_questions(file)), "questions", stack)
+        count = _write_parquet("questions", path, map(verl_question, read_questions(file)), stack)
     say(f"pairs export: verl: {count} questions in {path}")
     return 0
 
@@ -77,18 +77,12 @@ def export(folder: Path, name: str, out: Path) -> dict[str, int]:
 
     Raises DataError with file and line for a row that the format cannot hold.
     """
-    found = {
-        (kind, split): folder / f"{kind}.{split}.jsonl"
-        for kind in ("pairs", "sft")
-        for split in ("train", "val")
-        if (folder / f"{kind}.{split}.jsonl").is_file() and (folder / f"{kind}.{split}.jsonl").stat().st_size
-    }
+    files = {(kind, split): folder / f"{kind}.{split}.jsonl" for kind in ("pairs", "sft") for split in ("train", "val")}
+    found = {which: file for which, file in files.items() if file.is_file() and file.stat().st_size}
     if not found:
         raise ConfigError(f"{folder} holds no pairs and no supervised steps to export")
     with ExitStack() as stack:
-        return {"llamafactory": _llamafactory, "openai": _openai, "verl": _verl, "proguide": _proguide}[name](
-            found, out, stack
-        )
+        return _proguide(found, out, stack) if name == "proguide" else _both_kinds(name, found, out, stack)
 
 
 Found = dict[tuple[str, str], Path]
@@ -103,10 +97,6 @@ def _rows(path: Path, cls: type[Any], convert: Callable[[Any], dict[str, Any]]) 
             raise DataError(path, str(error), line=number) from None
 
 
-def _both(kind: str, path: Path, pair: Callable[[Pair], Any], step: Callable[[Trajectory], Any]) -> Rows:
-    return _rows(path, Pair, pair) if kind == "pairs" else _rows(path, Trajectory, step)
-
-
 def _write_lines(path: Path, rows: Rows, stack: ExitStack) -> int:
     stream, count = stack.enter_context(written_whole(path)), 0
     for row in rows:
@@ -115,48 +105,31 @@ def _write_lines(path: Path, rows: Rows, stack: ExitStack) -> int:
     return count
 
 
-def _llamafactory(found: Found, out: Path, stack: ExitStack) -> dict[str, int]:
+def _both_kinds(name: str, found: Found, out: Path, stack: ExitStack) -> dict[str, int]:
+    """A format that has a place for pairs and for supervised steps: a file for each file of the folder."""
+    pair, step = {"llamafactory": (llamafactory_pair, llamafactory_step), "openai": (openai_pair, openai_step),
+                  "verl": (verl_pair, verl_step)}[name]  # fmt: skip
     counts, entries = {}, {}
     for (kind, split), path in found.items():
-        file = f"{kind}.{split}.jsonl"
-        rows = _both(kind, path, llamafactory_pair, llamafactory_step)
-        counts[file] = _write_lines(out / file, rows, stack)
+        rows = _rows(path, Pair, pair) if kind == "pairs" else _rows(path, Trajectory, step)
+        file = f"{path.stem}.parquet" if name == "verl" else path.name
+        write = partial(_write_parquet, kind) if name == "verl" else _write_lines
+        counts[file] = write(out / file, rows, stack)
         entries[f"steprag_{kind}_{split}"] = llamafactory_entry(file, ranking=kind == "pairs")
-    write_json(out / "dataset_info.json", entries)
+    if name == "llamafactory":
+        write_json(out / "dataset_info.json", entries)
     return counts
 
 
-def _openai(found: Found, out: Path, stack: ExitStack) -> dict[str, int]:
-    return {
-        path.name: _write_lines(out / path.name, _both(kind, path, openai_pair, openai_step), stack)
-        for (kind, _), path in found.items()
-    }
-
-
-def _verl(found: Found, out: Path, stack: ExitStack) -> dict[str, int]:
-    return {
-        f"{path.stem}.parquet": _write_parquet(
-            out / f"{path.stem}.parquet", _both(kind, path, verl_pair, verl_step), kind, stack
-        )
-        for (kind, _), path in found.items()
-    }
-
-
-def _write_parquet(path: Path, rows: Rows, kind: str, stack: ExitStack) -> int:
+def _write_parquet(kind: str, path: Path, rows: Rows, stack: ExitStack) -> int:
     import pyarrow
     import pyarrow.parquet
 
-    stream = stack.enter_context(written_whole(path, "wb"))
-    count, batch = 0, []
+    stream, rows, count = stack.enter_context(written_whole(path, "wb")), iter(rows), 0
     with pyarrow.parquet.ParquetWriter(stream, _schema(kind)) as writer:
-        for row in rows:
-            batch.append(row)
-            count += 1
-            if len(batch) == PARQUET_ROWS:
-                writer.write_table(pyarrow.Table.from_pylist(batch, _schema(kind)))
-                batch = []
-        if batch:
+        while batch := list(islice(rows, PARQUET_ROWS)):
             writer.write_table(pyarrow.Table.from_pylist(batch, _schema(kind)))
+            count += len(batch)
     return count
 
 
@@ -219,40 +192,31 @@ def verl_pair(pair: Pair) -> dict[str, Any]:
     """verl's Parquet row: its columns for prompts with a ground truth, and the two steps beside them."""
     provenance = {"tree": pair.tree, "chosen_node": pair.chosen_node, "rejected_node": pair.rejected_node,
                   "chosen_reward": pair.chosen_reward, "rejected_reward": pair.rejected_reward}  # fmt: skip
-    return {
-        **_verl_columns(pair, provenance),
-        "chosen": pair.chosen[0]["content"],
-        "rejected": pair.rejected[0]["content"],
-    }
+    return {**_of_step(pair, provenance), "chosen": pair.chosen[0]["content"], "rejected": pair.rejected[0]["content"]}
 
 
 def verl_step(step: Trajectory) -> dict[str, Any]:
     """verl's Parquet row for supervised training: `messages`, beside the columns of a prompt with a ground truth."""
     provenance = {"tree": step.tree, "node": step.node, "outcome": step.outcome}
-    return {**_verl_columns(step, provenance), "messages": [*step.prompt, *step.completion]}
+    return {**_of_step(step, provenance), "messages": [*step.prompt, *step.completion]}
 
 
 def verl_question(question: Question) -> dict[str, Any]:
     """verl's Parquet row for reinforcement learning with a tool `search`: the question, and its golden answers."""
     asked = [{"role": "system", "content": VERL_SYSTEM}, {"role": "user", "content": question.question}]
-    return {
-        "data_source": question.dataset or "steprag",
-        "prompt": asked,
-        "ability": "agentic-rag",
-        "reward_model": {"style": "rule", "ground_truth": {"target": list(question.golden_answers)}},
-        "extra_info": {"question_id": question.id},
-    }
+    known = {"question_id": question.id}
+    return _verl_columns(question.dataset or "steprag", asked, question.golden_answers, known)
 
 
-def _verl_columns(row: Pair | Trajectory, provenance: dict[str, Any]) -> dict[str, Any]:
+def _of_step(row: Pair | Trajectory, provenance: dict[str, Any]) -> dict[str, Any]:
     known = {"question_id": row.question_id, "action": row.action, "depth": row.depth, **provenance}
-    return {
-        "data_source": row.source,
-        "prompt": list(row.prompt),
-        "ability": "agentic-rag",
-        "reward_model": {"style": "rule", "ground_truth": {"target": list(row.golden_answers)}},
-        "extra_info": known,
-    }
+    return _verl_columns(row.source, list(row.prompt), row.golden_answers, known)
+
+
+def _verl_columns(source: str, prompt: list[Any], golden: Sequence[str], known: dict[str, Any]) -> dict[str, Any]:
+    truth = {"style": "rule", "ground_truth": {"target": list(golden)}}
+    return {"data_source": source, "prompt": prompt, "ability": "agentic-rag", "reward_model": truth,
+            "extra_info": known}  # fmt: skip
 
 
 def llamafactory_pair(pair: Pair) -> dict[str, Any]:
@@ -306,7 +270,3 @@ def proguide_entry(file_name: str) -> dict[str, Any]:
     """
     columns = {"system": "instruction", "prompt": "input", "chosen": "chosen", "rejected": "rejected"}
     return {"file_name": file_name, "ranking": True, "columns": columns}
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

@@ -5,7 +5,6 @@ policy's become pairs, answers that they gave become questions.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from preference.pairs_folder import made_folder
 from steprag.agent.profiles import grammar_of
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.records.jsonl import dump_line, existing, file_hash, read_records
 from steprag.records.training_rows import PEOPLE, HumanPair, Pair
 from steprag.runs.run import add_overwrite_option, open_run, read_manifest
@@ -84,7 +82,3 @@ def corrections(turns: Iterable[Turn]) -> Iterator[Question]:
             identity = people_id(turn.question)
             answered[identity] = Question(identity, turn.question, turn.golden_answers, {"dataset": PEOPLE})
     yield from answered.values()
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

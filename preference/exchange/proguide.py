@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,6 @@ from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.profiles import PromptProfile, load_profile
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.errors import DataError, quoted
 from steprag.records.jsonl import dump_line, existing, file_hash, line_hash, read_value, written_whole
 from steprag.records.packed import line_bytes
@@ -117,7 +116,7 @@ def _extracted(path: Path) -> str:
             wrong = wrong or f"row {number}: {reason}"
         elif shown := parse_user(row["input"]):
             finder.add(row["instruction"], shown)
-    if wrong and not finder.found:
+    if wrong and not any(finder.systems.values()):
         raise DataError(path, wrong, remedy="is it a RAG_ProGuide file?")
     return profile_text(finder.profile(path), path)
 
@@ -148,7 +147,7 @@ def to_pair(row: dict[str, Any], profile: PromptProfile) -> tuple[Question, Pair
     question = shown.state.question
     asked = Question(f"{SOURCE}-{line_hash(normalise(question))}", question, (), {"dataset": SOURCE})
     actions = ACTIONS[row["chosen_action_type"]], ACTIONS.get(row["rejected_action_type"], "")
-    prompt = profile.render(shown.state, allowed_in(shown.turn))
+    prompt = profile.render(shown.state, ("evidence",) if shown.turn == "evidence" else ("query", "answer"))
     return asked, unscored_pair(asked, prompt, (row["chosen"], row["rejected"]), actions, row["layer"] + 1)
 
 
@@ -249,18 +248,12 @@ class ProfileFinder:
     """Collects the system prompt of every kind of turn; `profile` is the YAML file that renders them."""
 
     def __init__(self) -> None:
-        self.systems: dict[str, dict[str, int]] = {turn: {} for turn in _TURN}
+        self.systems = {turn: Counter[str]() for turn in _TURN}
         self._quoted = [0, 0]
-
-    @property
-    def found(self) -> bool:
-        """Whether any prompt was added."""
-        return any(self.systems.values())
 
     def add(self, system: str, shown: Shown) -> None:
         """Counts a row's system prompt for its turn, and how its titles are quoted."""
-        counts = self.systems[shown.turn]
-        counts[system] = counts.get(system, 0) + 1
+        self.systems[shown.turn][system] += 1
         if shown.state.passages:
             self._quoted[shown.title_quotes] += 1
 
@@ -296,12 +289,3 @@ def profile_text(profile: dict[str, Any], source: Path) -> str:
         "# Passages go worst first, as its trees were grown.\n"
     )
     return head + yaml.safe_dump(profile, sort_keys=False, allow_unicode=True, default_style='"', width=10**9)
-
-
-def allowed_in(turn: str) -> tuple[str, ...]:
-    """The actions that may follow in a kind of turn."""
-    return ("evidence",) if turn == "evidence" else ("query", "answer")
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

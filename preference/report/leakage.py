@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,6 @@ from preference.report.card import note_leakage
 from steprag.batch.datasets import questions_at
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import Progress, say
-from steprag.console.terminal import guarded
 from steprag.engines.pretrained import loading
 from steprag.engines.threads import one_load
 from steprag.records.inputs import is_per_file, read_questions
@@ -54,7 +53,6 @@ class Evaluation:
 
 
 def main(argv: list[str]) -> int:
-    """Runs `steprag pairs leakage`; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="steprag pairs leakage", description="Looks for questions of evaluation files in a pairs folder."
     )
@@ -75,7 +73,10 @@ def check_folder(folder: Path, config: LeakageConfig) -> dict[str, Any]:
     """Checks a finished pairs folder, writes `leakage.json` and says so in the card; returns what was found."""
     questions = list(read_records(existing(folder / "questions.jsonl", "questions of the pairs folder"), Question))
     paths = [questions_at(name, what="evaluation file") for name in config.against]
-    files = [read_evaluation(path, name, config.ngram) for path, name in zip(paths, _names(paths), strict=True)]
+    names = [path.name for path in paths]
+    if len(set(names)) < len(names):  # told apart as they were given
+        names = [*map(str, paths)]
+    files = [read_evaluation(path, name, config.ngram) for path, name in zip(paths, names, strict=True)]
     matches = [match for file in files for match in _same_questions(questions, file)]
     matches += _runs_in_prompts(folder, files)
     if config.encoder:
@@ -87,25 +88,13 @@ def check_folder(folder: Path, config: LeakageConfig) -> dict[str, Any]:
     return found
 
 
-def _names(paths: list[Path]) -> list[str]:
-    """What the report calls the files: by their names, or as they were given where two are called alike."""
-    names = [path.name for path in paths]
-    return names if len(set(names)) == len(names) else [str(path) for path in paths]
-
-
 def read_evaluation(path: Path, name: str, ngram: int) -> Evaluation:
     """The questions of an evaluation file, ready to be looked up."""
     questions = read_questions(path)
     texts = [normalise(question.question) for question in questions]
     runs = {run: place for place, text in enumerate(texts) for run in _runs(tuple(text.split()), ngram)}
-    return Evaluation(
-        path,
-        name,
-        questions,
-        ids={question.id: place for place, question in enumerate(questions)},
-        texts={text: place for place, text in enumerate(texts)},
-        runs=runs,
-    )
+    ids = {question.id: place for place, question in enumerate(questions)}
+    return Evaluation(path, name, questions, ids, {text: place for place, text in enumerate(texts)}, runs)
 
 
 def _runs(words: Run, ngram: int) -> list[Run]:
@@ -131,9 +120,9 @@ def _match(kind: str, file: Evaluation, place: int, question_id: str, **more: An
 
 def _runs_in_prompts(folder: Path, files: list[Evaluation]) -> list[dict[str, Any]]:
     """One match for every question of the folder and evaluation question of which a run of words was found."""
-    lengths: dict[Run, set[int]] = {}  # by the first two words of a run, how long it may be
+    lengths: dict[Run, set[int]] = defaultdict(set)  # by the first two words of a run, how long it may be
     for run in (run for file in files for run in file.runs):
-        lengths.setdefault(run[:2], set()).add(len(run))
+        lengths[run[:2]].add(len(run))
     seen: set[int] = set()
     found: dict[tuple[str, str, str], dict[str, Any]] = {}
     for path in sorted(folder.glob("*.train.jsonl")) + sorted(folder.glob("*.val.jsonl")):
@@ -160,11 +149,10 @@ def _candidate_runs(words: list[str], lengths: dict[Run, set[int]]) -> Iterator[
 
 def _texts(row: dict[str, Any]) -> Iterator[str]:
     """What a row would teach: its prompt but for the system message, and its completions."""
-    yield from (str(message["content"]) for message in row["prompt"] if message["role"] != "system")
-    for name in ("chosen", "rejected", "completion"):
-        yield from (str(message["content"]) for message in row.get(name, ()))
-    for completion in row.get("completions", ()):
-        yield from (str(message["content"]) for message in completion)
+    asked = [message for message in row["prompt"] if message["role"] != "system"]
+    said = [row.get(name, ()) for name in ("chosen", "rejected", "completion")]
+    for messages in (asked, *said, *row.get("completions", ())):
+        yield from (str(message["content"]) for message in messages)
 
 
 def near_duplicates(
@@ -248,7 +236,3 @@ def _lines(found: dict[str, Any]) -> str:
     return "\n".join(
         [head, *rows, f"{len(found['matches'])} matches of {found['questions']} questions: leakage.json", ""]
     )
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))
