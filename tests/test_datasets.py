@@ -404,7 +404,11 @@ def test_a_workbook_that_is_none_is_refused_and_one_that_expands_too(
     with zipfile.ZipFile(tmp_path / "big.xlsx", "w", zipfile.ZIP_DEFLATED) as packed:
         packed.writestr("xl/workbook.xml", b" " * (4 << 20))
     (tmp_path / "odd.xlsx").write_bytes(b"PK")
-    for name, said in (("big", "expands to more than 200 times its size"), ("odd", "cannot be read as a workbook")):
+    with zipfile.ZipFile(table_of(tmp_path / "q.xlsx")) as whole, zipfile.ZipFile(tmp_path / "xml.xlsx", "w") as packed:
+        for part in whole.namelist():
+            packed.writestr(part, whole.read(part).replace(b"numFmtId", b"numXmtId"))
+    told = "cannot be read as a workbook: "
+    for name, said in (("big", "expands to more than 200 times its size"), ("odd", told), ("xml", f"{told}.*numXmtId")):
         with pytest.raises(DataError, match=said):
             read_questions(tmp_path / f"{name}.xlsx")
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -36,6 +37,11 @@ _OTHERS = {
     b"ARROW1": ("Arrow", "write it as Parquet"),
 }
 """First bytes of formats that are not read under this name, with the format and the remedy."""
+_DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, SyntaxError, EOFError, OSError, LookupError, ValueError,
+            TypeError, AttributeError, ArithmeticError, RuntimeError)  # fmt: skip
+"""What zipfile, XML's parser and openpyxl, which builds its objects from whatever the XML says, raise for a workbook
+that is damaged, encrypted or odd.
+"""
 _TAR = slice(257, 262)
 """Where a tar archive says that it is one."""
 _LONGEST_HEAD = 80
@@ -93,7 +99,8 @@ def _sheet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 names = names if any(names) else []
             elif any(value is not None for value in values):
                 yield number, {name: value for name, value in zip(names, values, strict=False) if name}
-    except (zipfile.BadZipFile, zlib.error, KeyError, IndexError, ValueError, SyntaxError, OSError) as error:
+        book.close()
+    except _DAMAGED as error:
         problem = f"cannot be read as a workbook: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         raise DataError(path, problem, remedy="save it again as .xlsx, or as CSV") from None
 
