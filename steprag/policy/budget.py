@@ -75,7 +75,7 @@ class Spending:
         self.unpriced = False
         self.paid: set[str] = set()
         self._took: list[float] = []
-        self._reached, self._moved = "", asyncio.Event()
+        self._reached, self._moved, self._door = "", asyncio.Event(), asyncio.Lock()
         if budget.usd is not None:
             self._check_prices()
 
@@ -127,12 +127,12 @@ class Spending:
         begun are likely to need what is left. Raises BudgetReached where what is left would not finish it, and once
         another question came to a limit.
         """
-        await self._room(
-            lambda: self._needs(most), lambda: self._begun, "what is left would not finish another question"
-        )
-        if self._reached:
-            raise BudgetReached(self._reached)
-        self._begun, began = self._begun + 1, time.monotonic()
+        async with self._door:  # one after the other, so that they begin in order
+            why = "what is left would not finish another question"
+            await self._room(lambda: self._needs(most), lambda: self._begun, why)
+            if self._reached:
+                raise BudgetReached(self._reached)
+            self._begun, began = self._begun + 1, time.monotonic()
         try:
             yield
             self.ended += 1
