@@ -224,7 +224,7 @@ def test_a_document_that_hangs_or_kills_its_reader_is_named(tmp_path: Path, monk
     (tmp_path / "docs").mkdir()
     for name in ("a", "grows", "hangs", "kills", "lies", "z"):
         (tmp_path / "docs" / f"{name}.txt").write_text(name)
-    items = [item for _, _, item in open_source(str(tmp_path / "docs"), DocumentsConfig(seconds=3.0)).items()]
+    items = [item for _, _, item in open_source(str(tmp_path / "docs"), DocumentsConfig(seconds=6.0)).items()]
     said = [item.kind if isinstance(item, Problem) else item.text for item in items]
     assert said == ["/a.txt", "changed", "slow", "died", "died", "/z.txt"]
 
