@@ -61,8 +61,9 @@ def config_of(
     given: argparse.Namespace,
     *,
     beside: Mapping[str, Mapping[str, Any]] | None = None,
+    tell: bool = True,
 ) -> Config:
-    """The configuration that parsed options describe; says which model answers.
+    """The configuration that parsed options describe; says which model answers, unless `tell` is off.
 
     Where nothing names a model, nor other prompts than it was trained on, the embedded one answers with the best
     shipped adapter. `beside`: values of sections that are then not set otherwise.
@@ -77,7 +78,8 @@ def config_of(
             **{name: (beside or {})[name] for name in silent},
         }
     config = load_config(cls, given.config, overrides, base)
-    _tell(vars(config)["policy"], chosen=base is not None)
+    if tell:
+        _tell(vars(config)["policy"], chosen=base is not None)
     return config
 
 

@@ -32,12 +32,20 @@ SERVED = ("engine", "model", "adapter", "base_url", "api_key_env")
 class AgentConfig(Protocol):
     """The sections that decide what the agent is."""
 
-    policy: PolicyConfig
-    """The model that writes steps: who serves it, and how it samples."""
-    prompt: PromptConfig
-    """The prompt profile, and how many worked examples it shows."""
-    episode: EpisodeConfig
-    """Depth in steps, and passages a query."""
+    @property
+    def policy(self) -> PolicyConfig:
+        """The model that writes steps: who serves it, and how it samples."""
+        ...
+
+    @property
+    def prompt(self) -> PromptConfig:
+        """The prompt profile, and how many worked examples it shows."""
+        ...
+
+    @property
+    def episode(self) -> EpisodeConfig:
+        """Depth in steps, and passages a query."""
+        ...
 
 
 @dataclass(frozen=True)

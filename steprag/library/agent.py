@@ -71,7 +71,7 @@ class Agent:
         greedy unless `temperature` is given; `budget__usd` bounds all that this agent does. Raises ConfigError.
         """
         given = _keys(keys | ({} if model is None else {"model": model}))
-        self._asks, self._grows = _config(InferConfig, given), _config(GenerateConfig, given)
+        self._asks, self._grows = _config(InferConfig, given), _config(GenerateConfig, given, tell=False)
         own = {key for key, _ in leaves(PairsStageConfig)}
         self._makes = load_config(PairsStageConfig, None, {key: value for key, value in given.items() if key in own})
         check_state_value(self._asks)
@@ -156,7 +156,7 @@ def _keys(given: dict[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def _config(cls: type[Config], given: dict[str, Any]) -> Config:
+def _config(cls: type[Config], given: dict[str, Any], tell: bool = True) -> Config:
     """A command's configuration with those of the keys that it has, as if they had been typed."""
     own = {f"{OPTION}{key}": given[key] for key, _ in leaves(cls) if key in given}
-    return config_of(cls, Namespace(model=None, adapter=None, base_url=None, config=None, **own), shipped=True)
+    return config_of(cls, Namespace(config=None, **own), tell=tell)
