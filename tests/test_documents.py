@@ -16,7 +16,8 @@ from steprag.cli import COMMANDS, main
 from steprag.config.words import options_meant
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md")),
+         *sorted((ROOT / "docs/howto").iterdir())]  # fmt: skip
 ROOMS = "steprag|indexes|data_generation|preference|training|inference|configs|scripts|benchmarks|tests|docs"
 FILE = re.compile(rf"(?<![\w./])(?:{ROOMS})/[\w./-]+\.(?:py|yaml|sh|md|jsonl|gz|json)\b")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -114,7 +115,7 @@ def serves_and_stops(command: list[str], folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
-    for name in ("steprag", "configs"):
+    for name in ("steprag", "configs", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
     lines = shell_lines(ROOT / "README.md")
     assert len(lines) > 10

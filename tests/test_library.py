@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 __all__ = ["browser"]
-HOWTO = Path(__file__).parent.parent / "docs" / "howto-own-parts.md"
+HOWTO = Path(__file__).parent.parent / "docs" / "howto" / "own-parts.md"
 LEK = "Prices in Albania are quoted in the lek."
 
 
