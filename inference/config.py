@@ -71,7 +71,7 @@ def config_of(
     overrides = options_from(given)
     said = {*overrides, *environment(cls), *_keys_of(given.config)}
     base = None
-    if not {"prompt.profile", *(f"policy.{key}" for key in SERVED)} & said:
+    if not {"prompt.profile", "prompt.examples", *(f"policy.{key}" for key in SERVED)} & said:
         silent = {name for name in beside or {} if not any(key.startswith(f"{name}.") for key in said)}
         base = {
             "policy": {"adapter": next(iter(shipped_adapters()))},

@@ -172,7 +172,7 @@ for module in pkgutil.walk_packages(steprag.__path__, "steprag."):
 assert not {"indexes", "data_generation", "preference", "training", "inference"} & set(sys.modules)
 assert steprag.Index.build(["Lima is the capital of Peru."], encoder="none").search("Peru")
 from steprag.cli import main
-sys.exit(main(["generate", "--config", "gpt-4o", "--help"]))
+sys.exit(main(["generate", "--config", "gpt-4o", "--help-all"]))
 """
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
@@ -43,7 +42,7 @@ THINKING = (
 
 Said = tuple[str | None, str, str | None]
 """A completion: its action where that is known, its text, the reason for which it was refused."""
-Written = dict[str, Counter[str]]
+Written = dict[str, dict[str, int]]
 """Completions by action, then by the reason for which they were refused (`KEPT` where they were not)."""
 
 
@@ -65,7 +64,8 @@ def written(completions: Iterable[Said]) -> Written:
     """Counts completions. If the action is unknown, the text's first tag names it."""
     counts: Written = {}
     for action, text, failure in completions:
-        counts.setdefault(action or opened(text), Counter())[failure or KEPT] += 1
+        reasons = counts.setdefault(action or opened(text), {})
+        reasons[failure or KEPT] = reasons.get(failure or KEPT, 0) + 1
     return counts
 
 
@@ -74,7 +74,9 @@ def together(parts: Iterable[Written]) -> Written:
     total: Written = {}
     for part in parts:
         for action, reasons in part.items():
-            total.setdefault(action, Counter()).update(reasons)
+            mine = total.setdefault(action, {})
+            for reason, count in reasons.items():
+                mine[reason] = mine.get(reason, 0) + count
     return total
 
 
@@ -100,13 +102,13 @@ def over_time(parts: Sequence[tuple[float, Written]]) -> list[dict[str, Any]]:
     return [one for one in told if one["n"]]
 
 
-def _reasons(counts: Written) -> Counter[str]:
+def _reasons(counts: Written) -> Mapping[str, int]:
     """All of them by reason, whatever their action."""
-    return sum(counts.values(), Counter())
+    return together({"": reasons} for reasons in counts.values()).get("", {})
 
 
-def _share(reasons: Counter[str]) -> dict[str, Any]:
-    n, kept = reasons.total(), reasons[KEPT]
+def _share(reasons: Mapping[str, int]) -> dict[str, Any]:
+    n, kept = sum(reasons.values()), reasons.get(KEPT, 0)
     refused = sorted(((count, reason) for reason, count in reasons.items() if reason != KEPT), reverse=True)
     low, high = share_interval(kept, n) if n else (None, None)
     return {"n": n, "value": kept / n if n else None, "low": low, "high": high,
@@ -118,7 +120,7 @@ def refusals_told(counts: Written, first: str, reasoning: int) -> str | None:
     `reasoning`: characters that were split off.
     """
     reasons = {reason: count for reason, count in _reasons(counts).items() if reason != KEPT}
-    n, refused = _reasons(counts).total(), sum(reasons.values())
+    n, refused = sum(_reasons(counts).values()), sum(reasons.values())
     if not n or refused < (1 - LITTLE) * n:
         return None
     ranked = sorted(reasons, key=lambda reason: (-reasons[reason], reason))
@@ -142,7 +144,7 @@ class Refusals:
         self.counts, self.reasoning = together((self.counts, written(completions))), self.reasoning + reasoning
         refused = (f"{failure}: {quoted(text)}" for _, text, failure in completions if failure)
         self.first = self.first or next(refused, "")
-        if self._said or _reasons(self.counts).total() < EARLY:
+        if self._said or sum(_reasons(self.counts).values()) < EARLY:
             return None
         self._said = True
         return refusals_told(self.counts, self.first, self.reasoning)

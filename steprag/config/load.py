@@ -254,17 +254,26 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
         short = [f"--{one.rpartition('.')[2]}" for one in known if one.count(".") == 1]
         raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, [*known, *short])}")
     if getattr(arguments, "config", None):
-        arguments.config = _recipe(arguments.config)
+        arguments.config = _recipe(arguments.config, parser.prog.split()[1:])
     return arguments
 
 
-def _recipe(named: str) -> str:
-    """The file that `--config` names, or the recipe of ours of that name. Raises ConfigError where there is neither."""
+_KIND = {"generate": "generation", "plan": "generation", "infer": "inference", "ask": "inference", "serve": "inference"}
+"""Of the recipes that several stages have by one name: whose a command takes."""
+
+
+def _recipe(named: str, command: Sequence[str]) -> str:
+    """The file that `--config` names, or the recipe of ours of that name; of several that of the command's stage.
+    Raises ConfigError where there is neither.
+    """
     if Path(named).exists() or "/" in named:
         return named
     kinds = ("generation", "index", "inference", "preference", "training")
     recipes = [file for kind in kinds for file in RECIPES.glob(f"{kind}/*.yaml")]
     found = [str(file) for file in recipes if named in (file.stem, file.name)]
+    if len(found) > 1:
+        own = str(RECIPES / _KIND.get(" ".join(command[:1]), ""))
+        found = [file for file in found if file.startswith(own + os.sep)] or found
     if len(found) > 1:
         raise ConfigError(f"--config {quoted(named)}: several recipes have that name: {', '.join(found)}")
     if not found:
