@@ -22,7 +22,7 @@ from steprag import atlas
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.cli import main
-from steprag.engines.models import embedded_sha256, shipped_adapters
+from steprag.engines.models import GGUF_SHA256, shipped_adapters
 from steprag.records.inputs import read_questions
 from steprag.runs.run import read_manifest
 from steprag.scores.gold import facts_of
@@ -279,7 +279,7 @@ def test_shipped_adapters_are_small_and_say_how_they_were_made() -> None:
     for name, folder in shipped_adapters().items():
         manifest = read_manifest(folder)
         assert (manifest["stage"], manifest["status"]) == ("train", "done"), name
-        assert manifest["base"]["sha256"] == embedded_sha256()
+        assert manifest["base"]["sha256"] == GGUF_SHA256
         # what `ask` and `serve` show it
         assert manifest["prompt"]["profile"] == ("stack" if name == "atlas-stack" else "transcript")
         assert sum(file.stat().st_size for file in folder.iterdir()) <= 10_000_000

@@ -145,20 +145,6 @@ def test_an_engine_that_nobody_stopped_ends_with_the_program() -> None:
     assert not [pid for pid in engines if Path(f"/proc/{pid}").exists()]
 
 
-@pytest.mark.slow
-def test_a_notebook_shows_words_as_words(browser: Browser, index: Index, endpoint: Endpoint) -> None:
-    with agent_of(index, endpoint) as agent, page_in(browser) as page:
-        shown = agent.ask(f"{QUESTION} {MARKUP}"), agent.tree(f"{QUESTION} {MARKUP}", "lek")
-        page.set_content(f"<title>notebook</title>{''.join(one._repr_html_() for one in shown)}")
-        frame = page.frame_locator("iframe")
-        frame.get_by_role("heading", name=QUESTION).first.wait_for()
-        frame.locator("#steps .row >> nth=1").click()
-        frame.locator(".node-name").get_by_text("node 1").wait_for()
-        assert page.title() == "notebook"
-        assert page.locator("script, img").count() == 0
-        assert page.frames[1].evaluate("window.origin") == "null"
-
-
 def test_the_page_of_own_parts_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,3 +170,17 @@ def test_the_page_of_own_parts_runs(
     assert "season" in said
     assert "<answer> lek </answer>" in said
     assert (tmp_path / "runs" / "brief" / "pairs.train.jsonl").stat().st_size
+
+
+@pytest.mark.slow
+def test_a_notebook_shows_words_as_words(browser: Browser, index: Index, endpoint: Endpoint) -> None:
+    with agent_of(index, endpoint) as agent, page_in(browser) as page:
+        shown = agent.ask(f"{QUESTION} {MARKUP}"), agent.tree(f"{QUESTION} {MARKUP}", "lek")
+        page.set_content(f"<title>notebook</title>{''.join(one._repr_html_() for one in shown)}")
+        frame = page.frame_locator("iframe")
+        frame.get_by_role("heading", name=QUESTION).first.wait_for()
+        frame.locator("#steps .row >> nth=1").click()
+        frame.locator(".node-name").get_by_text("node 1").wait_for()
+        assert page.title() == "notebook"
+        assert page.locator("script, img").count() == 0
+        assert page.frames[1].evaluate("window.origin") == "null"

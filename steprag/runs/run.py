@@ -33,7 +33,9 @@ FORMAT = 1
 NUMBERED = "*"
 """At the end of a folder's name: without it, or with -2, -3, … in its place, the first that the run may have."""
 CALLS = "calls.sqlite"
-_OWN = ("manifest.json", "metrics.jsonl", "failures.jsonl", ".lock")
+PROGRESS = "progress.json"
+"""How far a batch of questions is, while it runs."""
+_OWN = ("manifest.json", "metrics.jsonl", PROGRESS, "failures.jsonl", ".lock")
 """Files of a run that hold no result; a journal without replies holds none either."""
 _HASH = re.compile("[0-9a-f]{16}")
 

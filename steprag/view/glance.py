@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from steprag.view.folders import FILES, PROGRESS, SCORES, RunFolder
+from steprag.runs.run import PROGRESS
+from steprag.view.folders import FILES, SCORES, RunFolder
 from steprag.view.series import number
 
 SIZES = {
