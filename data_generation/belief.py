@@ -32,7 +32,7 @@ from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
 from steprag.batch.journalled import scorer_of
 from steprag.batch.results import Place, Results, places_of, read_at
 from steprag.batch.tree_results import TREES, trees_file
-from steprag.batch.worklist import billed, note_failures, unfinished, work_off
+from steprag.batch.worklist import billed, note_failures, run_calmly, unfinished, work_off
 from steprag.config.load import StageConfig, add_options, load_config, options_from, parse_arguments
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import say
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> int:
     made_by = run_of(file, "config")
     kept = {section: made_by["config"][section] for section in ("prompt", "episode") if made_by}
     config = load_config(BeliefConfig, given.config, options_from(given), kept)
-    return PART_DONE if asyncio.run(add_beliefs(config, file, made_by, given.index, Path(given.out))) else 0
+    return PART_DONE if run_calmly(add_beliefs(config, file, made_by, given.index, Path(given.out))) else 0
 
 
 async def add_beliefs(config: BeliefConfig, file: Path, made_by: dict[str, Any], index: str | None, out: Path) -> int:

@@ -7,7 +7,6 @@ Every call and every search is in the run's journal (`calls.sqlite`) before the 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
@@ -45,6 +44,7 @@ from steprag.batch.worklist import (
     agent_identity,
     billed,
     note_failures,
+    run_calmly,
     unfinished,
     work_off,
 )
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
     share, slots = shard_of(given.shard), slots_of(given.ray)
     out = Path(given.out or f"runs/generate-{given.dataset_name or file_name(file)}{NUMBERED}")
     run = generate(config, file, index, out, earlier, given.dataset_name, share, slots)
-    failed = asyncio.run(run)
+    failed = run_calmly(run)
     return PART_DONE if failed else 0
 
 

@@ -46,6 +46,7 @@ from steprag.batch.worklist import (
     agent_identity,
     billed,
     note_failures,
+    run_calmly,
     unfinished,
     work_off,
 )
@@ -80,7 +81,7 @@ def main(argv: list[str]) -> int:
     share, slots = shard_of(given.shard), slots_of(given.ray)
     out = Path(given.out or f"runs/infer-{given.dataset_name or file_name(file)}{NUMBERED}")
     run = infer(config, file, index, out, given.dataset_name, share, slots)
-    scores, failed = asyncio.run(run)
+    scores, failed = run_calmly(run)
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0
 

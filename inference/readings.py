@@ -7,7 +7,6 @@ compared with what the episode does. Only grammars that can go back have such a 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from inference.config import GreedyConfig
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.grammar import Grammar
 from steprag.batch.results import ResultKind, Results
-from steprag.batch.worklist import ask_each, model_asked
+from steprag.batch.worklist import ask_each, model_asked, run_calmly
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import Positive, PromptConfig
 from steprag.errors import PART_DONE, ConfigError, StepFormatError
@@ -68,7 +67,7 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     worked = existing(given.worked, "run folder")
     config = config_from(ReadingsConfig, given)
-    scores, failed = asyncio.run(readings(config, worked, Path(given.out)))
+    scores, failed = run_calmly(readings(config, worked, Path(given.out)))
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import hashlib
+import logging
 import multiprocessing
 import os
 import random
@@ -27,6 +29,7 @@ from data_generation.tally import Earlier
 from steprag.agent.open import OpenAgent, make_environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
+from steprag.batch.worklist import run_calmly
 from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.config.sections import JudgeConfig, PolicyConfig, PriceConfig, RateConfig
@@ -474,6 +477,46 @@ def test_a_replay_puts_what_is_asked_now_before_what_the_run_was_made_with(
     write_json(tmp_path / "run/manifest.json", manifest)
     assert main([*command, str(tmp_path / "other")]) == 2
     assert "was made by other prompts than transcript is now" in capsys.readouterr().err
+
+
+def test_a_task_that_ctrl_c_breaks_off_shows_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    """Raised once in the loop, and again while the task cleans up: asyncio tells of each such task."""
+
+    def pressed() -> None:
+        raise KeyboardInterrupt
+
+    async def broken() -> int:
+        asyncio.get_running_loop().call_soon(pressed)
+        try:
+            return await asyncio.sleep(60, 0)
+        finally:
+            pressed()
+
+    assert guarded(lambda _: asyncio.run(broken()), []) == 130
+    gc.collect()
+    assert not caplog.records
+    assert not logging.getLogger("asyncio").disabled
+
+
+def test_a_second_ctrl_c_is_not_raised_in_the_middle_of_a_step() -> None:
+    """It would end the loop before that step has woken those who wait for it, and the run would hang."""
+    steps: list[int] = []
+
+    async def stubborn() -> int:
+        for step in range(2):
+            with contextlib.suppress(asyncio.CancelledError):
+                os.kill(os.getpid(), signal.SIGINT)
+                steps.append(step)
+                await asyncio.sleep(60)
+        raise asyncio.CancelledError
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    try:
+        assert guarded(lambda _: run_calmly(stubborn()), []) == 130
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert steps == [0, 1]
 
 
 @pytest.mark.parametrize(

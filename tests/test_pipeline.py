@@ -5,14 +5,20 @@ beside a results file, which spares the reading and never says what the file doe
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
+import re
 import shutil
+import signal
+import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +30,7 @@ from data_generation.tally import Earlier
 from indexes import open_retriever
 from indexes.commands.build import build_index
 from steprag.agent.retriever import Retriever
+from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import Place, Results, index_of, places_of, read_at
 from steprag.batch.tree_results import TREES
 from steprag.cli import main
@@ -48,8 +55,10 @@ from tests.fakes import (
     listening,
     options,
     serve,
+    wait_for,
 )
 from tests.indexing import small
+from tests.ray_parts import retriever_service
 
 Capture = pytest.CaptureFixture[str]
 
@@ -348,6 +357,12 @@ def test_a_plan_from_a_few_questions_foretells_the_run(
     assert calls["low"] * 0.8 <= spent["calls"] <= calls["high"] * 1.2
     assert dollars["amount"] == pytest.approx(calls["amount"] * (10 * 2 + 5 * 8) / 1e6)
     capsys.readouterr()
+    assert main(["plan", "--questions", str(questions), *price]) == 0
+    said, most, likely = capsys.readouterr().out, report["dollars_at_most"], report["likely"]["dollars"]
+    assert 0 < likely < most
+    assert f"dollars, at most   {most:,.2f}\n" in said
+    assert f" calls, {likely:,.2f} dollars; half or double" in said
+    assert "To stop at $5: --budget.usd 5." in said
     assert main([*plan, "--took", str(tmp_path / "whole"), "--json", *price]) == 0
     took = {line["what"]: line for line in json.loads(capsys.readouterr().out)["forecast"]}
     assert took["calls"]["took"] == spent["calls"]
@@ -373,6 +388,13 @@ def test_a_plan_from_a_few_questions_foretells_the_run(
     assert "dollars, at most   no price given" in said
     assert "hours, at most     no pace given (--pace" in said
     assert "dollars               no price given" in said
+    assert "--budget.usd" not in said, "without a price nobody knows when"
+    trees = tmp_path / "some/trees.jsonl"
+    trees.write_bytes(b"".join(trees.read_bytes().splitlines(keepends=True)[:5]))  # as a stop leaves it
+    assert main([*plan, "--json", *price]) == 0
+    told = capsys.readouterr()
+    assert "3 trees are begun and not finished; what they took is shared out over the 5 finished ones" in told.err
+    assert json.loads(told.out)["forecast"][0]["amount"] == pytest.approx(asked / 5 * 12)
 
 
 def test_a_night_between_two_starts_is_no_time_at_work(
@@ -457,6 +479,88 @@ def test_a_budget_of_calls_holds_exactly_whatever_is_in_flight(start: Start) -> 
         for limit in (6, 11):
             assert start("infer", "out", "--policy.concurrency", "4", "--budget.calls", str(limit), at=endpoint) == 4
             assert limit - 6 < len(endpoint.requests) <= limit
+
+
+def metered(request: dict[str, Any], seconds: float = 0.02) -> tuple[int, object]:
+    """As `chat_reply`, after a moment, with tokens as real prompts have them."""
+    time.sleep(seconds)
+    status, body = chat_reply()(request)
+    prompt = sum(len(message["content"]) for message in request["messages"]) // 4
+    return status, {**body, "usage": {"prompt_tokens": prompt, "completion_tokens": 60, "total_tokens": 0}}  # pyright: ignore
+
+
+BILL = re.compile(r"(\w+): ([\d,]+) calls, ([\d,]+) prompt and ([\d,]+) completion tokens, \$([\d.]+)"
+                  r"(?:; (\d+) of 12 questions are finished, (\d+) wait)?")  # fmt: skip
+PRICED = ("--policy.price.prompt", "100", "--policy.price.completion", "400", "--policy.concurrency", "16")
+
+
+def billed(said: str, run: Path) -> tuple[int, int, int]:
+    """Calls, and questions that are finished and that wait, as the one bill says; the journal says the same."""
+    (bill,) = BILL.findall(said)
+    calls, prompt, completion = (int(each.replace(",", "")) for each in bill[1:4])
+    used = [usage for _, _, usage in Journal(run / JOURNAL, reading=True).usage()]
+    assert Usage(calls, prompt, completion) == sum(used, Usage())
+    assert float(bill[4]) == pytest.approx((100 * prompt + 400 * completion) / 1e6, abs=0.006)
+    assert bill[0] == read_manifest(run)["stage"]
+    return calls, int(bill[5] or 12), int(bill[6] or 0)
+
+
+@pytest.mark.parametrize(("command", "usd"), [("generate", 6.0), ("infer", 0.8)])
+def test_a_stop_at_dollars_is_calm_and_told_in_one_bill(
+    start: Start, tmp_path: Path, capsys: Capture, caplog: pytest.LogCaptureFixture, command: str, usd: float
+) -> None:
+    run = tmp_path / "run"
+    with serve(metered) as endpoint:
+        assert start(command, "run", *PRICED, "--budget.usd", str(usd), at=endpoint) == 4
+        gc.collect()  # asyncio tells of an error that nobody took once its task is freed
+        said = capsys.readouterr().err
+        assert "Traceback" not in said + caplog.text
+        assert "never retrieved" not in said + caplog.text
+        assert f"budget.usd = {usd} is reached" in said.splitlines()[-1]
+        calls, finished, wait = billed(said, run)
+        assert (calls, finished + wait) == (len(endpoint.requests), 12)
+        assert finished, "questions that were begun are ended first"
+        assert wait
+        assert usd / 3 < read_manifest(run)["spent"]["usd"] <= usd
+        assert read_json(run / "progress.json")["done"] == finished
+        assert start(command, "run", *PRICED, "--budget.usd", "100", at=endpoint) == 0
+        said = capsys.readouterr().err
+        assert billed(said, run) == (len(endpoint.requests), 12, 0)
+        assert said.count(": 12/12 questions in ") == 1
+        assert max(Counter(map(dump_line, endpoint.requests)).values()) == 1, "a call was paid twice"
+    assert not (run / "progress.json").exists()
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_ctrl_c_is_calm_and_told_in_one_bill(start: Start, questions: Path, tmp_path: Path, signals: int) -> None:
+    """Also where a second one comes before the first has ended the run."""
+    run, heard = tmp_path / "run", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    with retriever_service() as service, serve(partial(metered, seconds=0.1)) as endpoint:
+        words = ["generate", *options(endpoint, questions, Path("index"), run, "--index", service, *PRICED)]
+        command = [sys.executable, "-c", f"{heard}; from steprag.cli import main; raise SystemExit(main({words}))"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+            try:
+                wait_for(lambda: len(endpoint.requests) > 60 or child.poll() is not None)
+                far = read_json(run / "progress.json")
+                for _ in range(signals):
+                    child.send_signal(signal.SIGINT)
+                    time.sleep(0.003)
+                said = child.communicate(timeout=60)[1]
+            finally:
+                child.kill()
+        assert child.returncode == 130
+        assert "Traceback" not in said
+        assert "never retrieved" not in said
+        assert said.endswith("steprag: interrupted; run the same command again to go on\n")
+        assert {"done", "total", "seconds", "left_seconds", "calls", "usd", "at"} == far.keys()
+        assert far["total"] == 12
+        calls, finished, wait = billed(said, run)
+        assert (read_manifest(run)["status"], finished + wait) == ("interrupted", 12)
+        assert signals == 2 or calls == len(endpoint.requests), "calls in flight were paid and not waited for"
+        assert start("generate", "run", *PRICED, at=endpoint, index=service) == 0
+    assert not (run / "progress.json").exists()
+    again = Counter(map(dump_line, endpoint.requests))
+    assert sum(again.values()) - len(again) <= (16 if signals == 2 else 0)
 
 
 @pytest.mark.parametrize(("prompt", "completion", "cached", "code"), [

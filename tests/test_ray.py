@@ -115,7 +115,8 @@ def test_the_number_of_slots_may_change_and_a_budget_is_one_for_all(
             assert begin("generate", "run", "--budget.calls", str(limit), "--ray", str(slots), at=endpoint) == 4
             assert f"budget.calls = {limit} is reached" in capsys.readouterr().err
             assert before < len(endpoint.requests) < calls
-            assert read_manifest(run)["spent"]["calls"] == len(endpoint.requests) >= limit
+            assert read_manifest(run)["spent"]["calls"] == len(endpoint.requests)
+            assert len(endpoint.requests) <= limit + 6 / 0.25 + 6, "more than a second's traffic and what is in flight"
         assert begin("generate", "run", at=endpoint) == 0
         assert sent(endpoint) == wanted, "a call was made twice"
     assert (run / "trees.jsonl").read_bytes() == (tmp_path / "plain/trees.jsonl").read_bytes()

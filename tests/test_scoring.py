@@ -287,7 +287,10 @@ def test_scores_are_priced_as_the_policy_and_held_within_the_budget(
     assert main(["generate", *options(endpoint, questions, world_index, run), *search]) == 0
     belief = ["belief", "--trees", str(run), "--out", str(added), *llamacpp(endpoint), *price]
     assert main([*belief, "--budget.calls", "5"]) == BudgetReached.exit_code
-    assert "budget.calls = 5 is reached" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "budget.calls = 5 is reached" in said
+    assert said.count("belief: 5 calls, ") == 1
+    assert said.count(" of 4 questions are finished, ") == 1
     assert read_manifest(added)["spent"]["calls"] == 5
     assert main(belief) == 0
     spent = read_manifest(added)["spent"]

@@ -7,7 +7,6 @@ part of the run's identity. It stands beside EM and never in its place: a judge 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import re
 import sys
@@ -23,7 +22,7 @@ from steprag.agent.inert import neutralise
 from steprag.agent.judge import asked
 from steprag.agent.profiles import fill
 from steprag.batch.results import ResultKind, Results
-from steprag.batch.worklist import ask_each, failures_in, model_asked
+from steprag.batch.worklist import ask_each, failures_in, model_asked, run_calmly
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import JudgeConfig
 from steprag.errors import PART_DONE, ConfigError
@@ -78,7 +77,7 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     run = existing(given.predictions, "run folder")
     out = Path(given.out) if given.out else run / "judged"
-    scores, failed = asyncio.run(judge(config_from(AnswerJudgeConfig, given), run, out))
+    scores, failed = run_calmly(judge(config_from(AnswerJudgeConfig, given), run, out))
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0
 

@@ -7,9 +7,12 @@ ones tried again.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import signal
+import threading
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,6 +196,40 @@ async def work_off(
             tell()
             if refusals.first:
                 run.manifest.setdefault("first_refused", refusals.first)
+
+
+def run_calmly(work: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """`asyncio.run`. The first Ctrl-C cancels the work, which waits for calls in flight; the second cancels these too,
+    between two steps of the loop. asyncio would raise it within one: whom that step was to wake would never end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return asyncio.run(work)
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return asyncio.run(work)
+
+    async def stoppable() -> Outcome:
+        loop, mine, presses = asyncio.get_running_loop(), asyncio.current_task(), itertools.count(1)
+
+        def cancel(press: int) -> None:
+            for task in asyncio.all_tasks():
+                if task is mine or press > 1:
+                    task.cancel()
+
+        def pressed(*_: object) -> None:
+            if (press := next(presses)) > 2:
+                raise KeyboardInterrupt
+            loop.call_soon_threadsafe(cancel, press)
+
+        before = signal.signal(signal.SIGINT, pressed)
+        try:
+            return await work
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    try:
+        return asyncio.run(stoppable())
+    except asyncio.CancelledError as cancelled:
+        raise KeyboardInterrupt from cancelled
 
 
 async def for_each(items: Iterable[Item], work: Callable[[Item], Awaitable[None]], *, at_once: int) -> None:

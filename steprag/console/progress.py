@@ -38,7 +38,7 @@ class Progress:
     def __init__(self, label: str, total: int | None, unit: str, done: int = 0) -> None:
         self._label, self._total, self._unit, self._done = label, total, unit, done
         self._start = self._said = time.monotonic()
-        self._first, self._notes = done, ""
+        self._first, self._notes, self._over = done, "", False
         self.state: dict[str, Any] = {}
         """What was shown last: units done and in all, seconds taken, and left at this pace (None: not known)."""
         self._bar = _Bar(total=total, initial=done, desc=label, unit=f" {unit}", file=sys.stderr, dynamic_ncols=True,
@@ -63,7 +63,7 @@ class Progress:
         seconds = round(to_do / rate, 1) if rate else None
         self.state = {"done": self._done, "total": self._total, "seconds": round(elapsed, 1), "left_seconds": seconds}
         self._bar.set_postfix_str(_joined(pace, self._notes))
-        over = self._done == self._total
+        over, self._over = self._done == self._total and not self._over, self._done == self._total
         if self._bar.disable and (over or time.monotonic() - self._said > QUIET_SECONDS):
             self._said = time.monotonic()
             left = f"{seconds:.0f} s left" if seconds and to_do > 0 else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import logging
 import re
 import sys
@@ -90,8 +91,11 @@ def _guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
         sys.stderr.write(f"steprag: {error.filename or 'the disk'}: {error.strerror}; {remedy}\n")
         return 1
     except KeyboardInterrupt:
+        logging.getLogger("asyncio").disabled = True
         sys.stderr.write("steprag: interrupted; run the same command again to go on\n")
-        return 130
+    gc.collect()  # frees the tasks that a second Ctrl-C broke off: asyncio would show each with its traceback
+    logging.getLogger("asyncio").disabled = False
+    return 130
 
 
 @contextmanager
