@@ -12,7 +12,8 @@ try() {  # QUESTION FUNCTION
     echo "== $1" >>"$log"
     if "$2" >>"$log" 2>&1; then echo "yes  $1"; else echo "NO   $1"; failed=1; fi
 }
-stop() { kill -INT "$1" 2>/dev/null; wait "$1"; true; }
+serving() { exec "$root/.venv/bin/python" -m steprag.cli "$@"; }  # in the background, so that stop ends it itself
+stop() { kill -TERM "$1" 2>/dev/null; wait "$1"; true; }
 printf 'Frage,Antwort\nIn which country is Tirana?,Albania\n' >q.csv
 printf '# Leave\n\nThirty days of leave are given in a year. Tirana is in Albania.\n' >files/handbook.md
 printf '<html><body><nav><a href="/">Home</a></nav><h1>Lima</h1><p>Lima is in Peru.</p></body></html>' >files/lima.html
@@ -22,21 +23,21 @@ printf '    return [Estimate(-len(node.text), None, "brief") if node.action else
 files() { steprag index build --corpus files --out runs/files && steprag index search "days of leave" | grep -q "handbook.md, Leave"; }
 questions() { steprag infer --questions q.csv --columns question=Frage,answer=Antwort --index runs/files --out runs/csv; }
 endpoint() {
-    steprag policy serve --engine llamacpp --model smollm2-135m-instruct --port 18345 >served.txt 2>&1 & served=$!
-    for _ in $(seq 120); do grep -q http served.txt && break; sleep 1; done
-    OPENAI_API_KEY=$(grep -oE 'sk-[A-Za-z0-9_-]+|key[:=] *[A-Za-z0-9_-]+' served.txt | tail -1 | sed 's/.*[:=] *//') \
+    serving policy serve --engine llamacpp --model smollm2-135m-instruct --port 18345 >served.txt 2>key.txt & served=$!
+    for _ in $(seq 120); do [ "$(wc -l <served.txt)" -ge 2 ] && break; sleep 1; done  # the URL, then its key
+    OPENAI_API_KEY=$(tail -1 served.txt) \
         steprag generate --base_url http://127.0.0.1:18345/v1 --model smollm2-135m-instruct --questions q.csv \
         --columns question=Frage,answer=Antwort --index runs/files --out runs/trees --search.rollouts 2
     code=$?; stop $served; [ $code = 0 ] || [ $code = 3 ]
 }
-cost() { steprag plan --dataset_name atlas --config gpt-4o --limit 20 | grep -q "budget.usd"; }
+cost() { steprag plan --dataset_name atlas --config gpt-4o --limit 20 | grep "budget.usd"; }
 seven() {
     steprag pairs --trees "$root/steprag/atlas/trees.jsonl.gz" --out runs/pairs &&
-        steprag plan train --config qwen2.5-7b-dpo-lora --pairs runs/pairs --device a100 | grep -qi "fits"
+        steprag plan train --config qwen2.5-7b-dpo-lora --pairs runs/pairs --device a100 | grep "memory .* of 80"
 }
 paper() { "$root/.venv/bin/python" "$root/inference.py" --dataset_name atlas --model atlas-agent --index runs/files --limit 1; }
 network() {
-    steprag serve --index runs/files --host 0.0.0.0 --port 18346 >chat.txt 2>&1 & served=$!
+    serving serve --index runs/files --host 0.0.0.0 --port 18346 >chat.txt 2>&1 & served=$!
     for _ in $(seq 120); do grep -q "http://" chat.txt && break; sleep 1; done
     asked() { curl -s -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $STEPRAG_TOKEN" "$@"; }
     own=$(asked http://127.0.0.1:18346/api/conversations)
@@ -70,7 +71,7 @@ upgrade() { steprag --version && steprag check runs/files runs/pairs && grep -q 
 try "1  Can I ask my own folder of files?" files
 try "2  Can I use my own questions, a CSV with other columns?" questions
 try "3  Can I use a compatible endpoint?" endpoint
-try "4  Am I told what it will cost, and how to stop at $5?" cost
+try '4  Am I told what it will cost, and how to stop at $5?' cost
 try "5  Does a 7B model fit my GPU?" seven
 try "6  Does the paper's command run as typed?" paper
 try "7  Can colleagues open the chat, and strangers not?" network

@@ -127,3 +127,12 @@ def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path) -> N
         else:
             done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
             assert done.returncode == 0, f"steprag {line}\n{done.stderr[-2000:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_twelve_questions_of_a_newcomer_end_in_yes(tmp_path: Path) -> None:
+    script = ["bash", str(ROOT / "scripts/twelve_questions.sh"), str(tmp_path)]
+    asked = subprocess.run(script, capture_output=True, text=True)
+    assert asked.returncode == 0, asked.stdout + (tmp_path / "log.txt").read_text()[-2000:]
+    assert asked.stdout.count("yes  ") == 12
