@@ -274,7 +274,8 @@ def test_usage_errors_exit_with_2_and_one_line(capsys: pytest.CaptureFixture[str
     ("generate --config gtp-4o --questions x --index x --out y", "no recipe of that name; did you mean 'gpt-4o'?"),
     ("generate --config gpt-4o --policy.n 1 --questions x --index x --out y", "unknown option '--policy.n'"),
     ("generate --config gpt-4o --questions nowhere.jsonl --index x --out y", "question file not found: nowhere.jsonl"),
-    ("infer --config demo --index x", "several recipes have that name"),
+    ("infer --config demo --questions nowhere.jsonl --index x", "question file not found: nowhere.jsonl"),
+    ("train --config demo --pairs x --out y", "several recipes have that name"),
 ])  # fmt: skip
 def test_what_is_nearly_right_is_taken_or_named(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(typed.split()) == 2
