@@ -217,14 +217,16 @@ class SlotPolicy:
         if self._runs is None or self._runs.done():
             self._runs = asyncio.ensure_future(self._run())
             self._runs.add_done_callback(self._failed)
-        said = await asked.future
-        self._open.remove(asked)
+        try:
+            said = await asked.future
+        finally:
+            self._open.discard(asked)
         return Sample(said, Usage(1, len(ids), sum(len(one.text) // 4 for one in said)))
 
     def _failed(self, run: asyncio.Task[None]) -> None:
         """Gives an error to all who wait, so that nobody waits for ever."""
         if not run.cancelled() and (error := run.exception()):
-            for asked in self._open:
+            for asked in [*self._open]:
                 if not asked.future.done():
                     asked.future.set_exception(error)
 

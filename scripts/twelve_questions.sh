@@ -13,6 +13,11 @@ try() {  # QUESTION FUNCTION
     if "$2" >>"$log" 2>&1; then echo "yes  $1"; else echo "NO   $1"; failed=1; fi
 }
 serving() { exec "$root/.venv/bin/python" -m steprag.cli "$@"; }  # in the background, so that stop ends it itself
+until_said() {  # COMMAND that succeeds once the server has said so; fails where the server ends before
+    for _ in $(seq 120); do "$@" && return; kill -0 "$served" 2>/dev/null || return 1; sleep 1; done
+    return 1
+}
+two_lines() { [ "$(wc -l <served.txt)" -ge 2 ]; }
 stop() { kill -TERM "$1" 2>/dev/null; wait "$1"; true; }
 printf 'Frage,Antwort\nIn which country is Tirana?,Albania\n' >q.csv
 printf '# Leave\n\nThirty days of leave are given in a year. Tirana is in Albania.\n' >files/handbook.md
@@ -24,7 +29,7 @@ files() { steprag index build --corpus files --out runs/files && steprag index s
 questions() { steprag infer --questions q.csv --columns question=Frage,answer=Antwort --index runs/files --out runs/csv; }
 endpoint() {
     serving policy serve --engine llamacpp --model smollm2-135m-instruct --port 18345 >served.txt 2>key.txt & served=$!
-    for _ in $(seq 120); do [ "$(wc -l <served.txt)" -ge 2 ] && break; sleep 1; done  # the URL, then its key
+    until_said two_lines || { cat key.txt; return 1; }  # the URL, then its key
     OPENAI_API_KEY=$(tail -1 served.txt) \
         steprag generate --base_url http://127.0.0.1:18345/v1 --model smollm2-135m-instruct --questions q.csv \
         --columns question=Frage,answer=Antwort --index runs/files --out runs/trees --search.rollouts 2
@@ -38,7 +43,7 @@ seven() {
 paper() { "$root/.venv/bin/python" "$root/inference.py" --dataset_name atlas --model atlas-agent --index runs/files --limit 1; }
 network() {
     serving serve --index runs/files --host 0.0.0.0 --port 18346 >chat.txt 2>&1 & served=$!
-    for _ in $(seq 120); do grep -q "http://" chat.txt && break; sleep 1; done
+    until_said grep -q "http://" chat.txt || { cat chat.txt; return 1; }
     asked() { curl -s -o /dev/null -w '%{http_code}' -H "Authorization: Bearer $STEPRAG_TOKEN" "$@"; }
     own=$(asked http://127.0.0.1:18346/api/conversations)
     foreign=$(asked -H "Host: chat.example.org" http://127.0.0.1:18346/api/conversations)

@@ -541,3 +541,8 @@ def test_modes_search_where_they_say_and_auto_says_why(tmp_path: Path) -> None:
     assert (here["source"], here.get("why"), here["items"][0]["url"]) == ("local", None, None)
     assert "passages" not in kinds(direct)
     assert json.loads((tmp_path / "preferred.jsonl").read_text())["web"] is True
+
+
+def test_names_of_hosts_may_have_blanks_between_and_none_is_empty() -> None:
+    said = [ChatServiceConfig.model_validate({"hosts": hosts}).hosts for hosts in ("a, b,", "", ["c"])]
+    assert said == [("a", "b"), (), ("c",)]

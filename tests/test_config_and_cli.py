@@ -276,6 +276,7 @@ def test_usage_errors_exit_with_2_and_one_line(capsys: pytest.CaptureFixture[str
     ("generate --config gpt-4o --questions nowhere.jsonl --index x --out y", "question file not found: nowhere.jsonl"),
     ("infer --config demo --questions nowhere.jsonl --index x", "question file not found: nowhere.jsonl"),
     ("train --config demo --pairs x --out y", "several recipes have that name"),
+    ("trees replay --config demo --trees nowhere --out y", "nowhere"),
 ])  # fmt: skip
 def test_what_is_nearly_right_is_taken_or_named(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(typed.split()) == 2

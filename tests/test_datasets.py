@@ -396,6 +396,18 @@ def test_columns_are_named_in_every_form_of_table(
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("name", "text"), [
+    ("q.json", '[{"q": "Who?", "a": "Ada", "n": NaN}]'), ("q.csv", 'q , "a"\nWho?,Ada\n'), ("q.tsv", "q \t a\nWho?\tAda\n"),
+])  # fmt: skip
+def test_columns_are_found_beside_what_json_lacks_and_blanks_around_names(
+    name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPRAG_CACHE", str(tmp_path))
+    (tmp_path / name).write_text(text)
+    (asked,) = read_questions(questions_at(str(tmp_path / name), "question=q,answer=a"))
+    assert (asked.question, asked.golden_answers) == ("Who?", ("Ada",))
+
+
 def test_a_workbook_that_is_none_is_refused_and_one_that_expands_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from indexes import open_retriever
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, RetrieverError
 from steprag.types import Passage
-from tests.fakes import listening
+from tests.fakes import Replying, listening
 
 TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
 INDEX = {
@@ -43,24 +42,15 @@ def elastic(answer: Callable[[], tuple[int, Any]], info: Any = INDEX) -> Iterato
     """Its elastic:// address, and what it is sent: (path, authorization, body)."""
     seen: list[Any] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def said(self, status: int, body: Any) -> None:
-            whole = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("X-elastic-product", "Elasticsearch")
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(whole)))
-            self.end_headers()
-            self.wfile.write(whole)
-
+    class Handler(Replying):
         def do_GET(self) -> None:
             seen.append((self.path, self.headers.get("Authorization"), None))
-            self.said(200 if info is INDEX else 404, info)
+            self.reply(info, 200 if info is INDEX else 404, X_elastic_product="Elasticsearch")
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            seen.append((self.path, self.headers.get("Authorization"), body))
-            self.said(*answer())
+            seen.append((self.path, self.headers.get("Authorization"), json.loads(self.given())))
+            status, body = answer()
+            self.reply(body, status, X_elastic_product="Elasticsearch")
 
     with listening(Handler) as address:
         yield f"elastic://{address.removeprefix('http://')}/wiki_en", seen
@@ -101,15 +91,23 @@ def test_the_same_index_has_the_same_fingerprint_and_a_key_without_a_name_is_an_
 
 @pytest.mark.parametrize(("url", "fields", "info", "told"), [
     ("elastic://127.0.0.1:1", ("text",), INDEX, "names no index; write elastic://HOST:9200/INDEX"),
+    ("elastic://elastic:secret@127.0.0.1:1", ("text",), INDEX, "^the retriever's address names no index"),
+    ("elastic://elastic:secret@127.0.0.1:1/w", ("text",), INDEX, "^the retriever's address holds a name or a password"),
     ("elastic://127.0.0.1:1/wiki", ("text",), INDEX, "no retriever answers at"),
     ("", ("body", "title"), INDEX, "has no field body; it has id, text, title, url"),
-    ("", ("text",), GONE, "is no index of Elasticsearch"),
+    ("", ("text",), GONE, "is no index of Elasticsearch: it answers .*no such index"),
 ])  # fmt: skip
 def test_what_cannot_be_searched_is_refused_at_the_start(
     url: str, fields: tuple[str, ...], info: Any, told: str
 ) -> None:
     with elastic(lambda: (200, found([])), info) as (here, _), pytest.raises(ConfigError, match=told):
         open_retriever(url or here, RetrieverConfig(fields=fields))
+
+
+def test_a_hit_without_a_source_is_left_out() -> None:
+    odd = [{"_index": "wiki_en", "_id": "a0", "_score": 10.0}, 7, HITS[0]]
+    with elastic(lambda: (200, found(odd))) as (url, _):
+        assert searched(url, "Lima") == (Passage("42", "Lima", "In Peru.", 9.1),)
 
 
 @pytest.mark.parametrize(("answer", "told"), [

@@ -204,7 +204,7 @@ def test_budgets_hold_and_the_run_goes_on(
     assert manifest["status"] == "budget"
     spent = manifest["spent"]
     used = {"calls": spent["calls"], "tokens": spent["prompt_tokens"] + spent["completion_tokens"], "usd": spent["usd"]}
-    assert 0 < used[limit] <= value
+    assert value / 2 < used[limit] <= value
     before = len(log.read_text().splitlines())
     assert before == spent["calls"], "a call in flight at the end was not kept"
     check_each_call_was_made_once(out, log, whole, keys)

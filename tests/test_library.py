@@ -109,6 +109,10 @@ def test_what_goes_wrong_is_said_and_the_agent_may_be_asked_again(index: Index, 
         Index.open("nowhere")
     with pytest.raises(RetrieverError):
         index.search(" ")
+    with agent_of(index, endpoint) as agent:
+        first = agent.ask(QUESTION)
+        index.close()
+        assert agent.ask(QUESTION).answer == first.answer, "a closed index is opened anew"
     with agent_of(index, endpoint, budget__calls=3) as agent:
         agent.ask(QUESTION)
         with pytest.raises(BudgetReached):

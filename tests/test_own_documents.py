@@ -202,6 +202,31 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
         open_source(str(tmp_path / "none"))
 
 
+STRANGE = {
+    "no-rootfile.epub": (zipped(**{"META-INF/container.xml": "<container/>"}), "torn"),
+    "no-href.epub": (zipped(**{**BOOK, "in/book.opf": "<package><manifest><item id='a'/></manifest></package>"}), None),
+    "struck.html": (b"<p>Now <s>120 EUR</s> 99 EUR.</p>", None),
+}
+
+
+def test_damaged_parts_and_odd_names_are_this_documents_own(tmp_path: Path) -> None:
+    """Nothing of them ends the process that reads, nor the build."""
+    folder, store = tmp_path / "docs", tmp_path / "store"
+    folder.mkdir()
+    store.mkdir()
+    for name, (content, _) in STRANGE.items():
+        (folder / name).write_bytes(content)
+    os.symlink("/etc/passwd", os.fsencode(folder) + b"/caf\xe9.txt")
+    source = open_source(str(folder))
+    found = [(Path(source.files[number]).name, item) for number, _, item in source.items()]
+    kinds = {name: item.kind for name, item in found if isinstance(item, Problem)}
+    assert kinds[r"caf\udce9.txt"] == "link"
+    assert kinds["no-rootfile.epub"] == "torn"
+    assert "died" not in kinds.values()
+    assert "Now 120 EUR 99 EUR." in [item.text for _, item in found if isinstance(item, Passage)]
+    assert take_in(open_source(str(folder)), store, 0.0).skipped["link"] == 1
+
+
 WORKER = """
 import json, struct, sys, time, os
 while head := sys.stdin.buffer.read(4):

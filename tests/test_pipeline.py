@@ -470,7 +470,7 @@ def test_an_index_that_does_not_serve_ends_the_run_and_fails_no_question(
     assert len(endpoint.requests) == before
 
 
-def test_a_budget_of_calls_holds_exactly_whatever_is_in_flight(start: Start) -> None:
+def test_a_budget_of_calls_is_never_passed_whatever_is_in_flight(start: Start, tmp_path: Path) -> None:
     def slow(request: dict[str, Any]) -> tuple[int, object]:
         time.sleep(0.05)
         return chat_reply()(request)
@@ -479,6 +479,7 @@ def test_a_budget_of_calls_holds_exactly_whatever_is_in_flight(start: Start) -> 
         for limit in (6, 11):
             assert start("infer", "out", "--policy.concurrency", "4", "--budget.calls", str(limit), at=endpoint) == 4
             assert limit - 6 < len(endpoint.requests) <= limit
+            assert read_manifest(tmp_path / "out")["spent"]["calls"] == len(endpoint.requests)
 
 
 def metered(request: dict[str, Any], seconds: float = 0.02) -> tuple[int, object]:

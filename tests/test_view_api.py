@@ -129,6 +129,9 @@ def test_the_table_tells_how_far_a_run_is_why_it_failed_and_takes_in_runs_that_b
     shutil.rmtree(read.parent)
     trees, _ = viewed.runs()["runs"]
     assert trees["progress"] is None
+    for gone in (run, answers):
+        shutil.rmtree(gone)
+    assert [viewed.runs()["runs"] for _ in range(2)] == [[], []], "a page whose runs are gone stays"
 
 
 SOUGHT = [  # a title, words as written, an answer, an id, a passage's text in the journal; no name of a field

@@ -18,7 +18,7 @@ from steprag.engines.models import ModelFiles, resolve_model, text_config
 from steprag.engines.pretrained import fetched
 from steprag.engines.threads import product_flops
 from steprag.errors import ConfigError
-from steprag.policy.gate import CHARS_A_TOKEN
+from steprag.policy.gate import CHARS_A_TOKEN, chars_of
 from steprag.records.jsonl import existing, read_json
 from training.checks import check_keys
 from training.config import TrainConfig
@@ -149,7 +149,7 @@ def measure(folder: Path, config: TrainConfig) -> Data:
     if config.stage == "grpo":
         raise ConfigError("--pairs: stage grpo learns from its own episodes; leave it out")
     rows = read_training(data_files(existing(folder, "pairs folder"), config.stage)[0], config.stage)
-    prompts = [sum(len(message["content"]) for message in row.prompt) / CHARS_A_TOKEN for row in rows]
+    prompts = [chars_of(row.prompt) / CHARS_A_TOKEN for row in rows]
     answers = [max(len(reply["content"]) for reply in row.completions) / CHARS_A_TOKEN for row in rows]
     whole = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
     return Data(len(rows), sum(answers) / len(rows), sum(whole) / len(rows), round(max(whole)))

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from steprag.agent.retriever import PLACES
 from steprag.batch.datasets import add_question_options, questions_given
@@ -40,9 +40,6 @@ from training.plan import check_room
 from training.play.world import World, open_world
 from training.plots import draw
 from training.rows import Row, by_prompt, data_files, read_file, read_training
-
-if TYPE_CHECKING:
-    pass
 
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 

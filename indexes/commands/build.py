@@ -101,9 +101,11 @@ def build_index(
     order = _order(corpus, config, out)
     there = _existing(out, order.wanted, update)
     reused = there is not None and there.identity == order.wanted
-    hybrid = hybrid or (update and LINKS in add_ons(out))
-    manifest = there if there is not None and reused else _build(order, out, there is not None, vectors_from)
-    return Built(out, manifest, reused, _add_ons(out, manifest, config, hybrid))
+    if there is not None and reused:
+        return Built(out, there, True, _add_ons(out, there, config, hybrid))
+    kept = tuple(add_ons(out)) if update and there is not None else ()
+    manifest = _build(order, out, there, vectors_from, kept)
+    return Built(out, manifest, False, (*kept, *_add_ons(out, manifest, config, hybrid)))
 
 
 def _add_ons(folder: Path, manifest: IndexManifest, config: IndexConfig, hybrid: bool) -> tuple[str, ...]:
@@ -116,17 +118,20 @@ def _add_ons(folder: Path, manifest: IndexManifest, config: IndexConfig, hybrid:
     return tuple(added)
 
 
-def _build(order: _Order, out: Path, replaced: bool, vectors_from: Path | None) -> IndexManifest:
-    """Builds `out`, which holds an index of another type where it is `replaced`; returns the manifest as written."""
+def _build(
+    order: _Order, out: Path, older: IndexManifest | None, vectors_from: Path | None, kept: tuple[str, ...]
+) -> IndexManifest:
+    """Builds `out`, where an `older` index of another type or of the corpus as it was may stand; returns the manifest
+    as written. `kept`: BM25 and links, which the index appears with.
+    """
     config = order.config
     if vectors_from and not order.spec.dense:
         raise ConfigError(f"--vectors_from gives vectors, and --encoder {NONE} wants none; leave one of them out")
-    giver = out if replaced else existing(vectors_from, "index folder") if vectors_from else None
+    giver = out if older else existing(vectors_from, "index folder") if vectors_from else None
     state = {key: order.wanted[key] for key in ("corpus", "encoder")}
     state |= config.model_dump(include={"dtype", "backend", "batch_tokens", "shard_rows", "max_skipped"})
     begun = Begun()
-    older = read_index_manifest(out) if replaced else None
-    updated = older is not None and older.identity["corpus"] != order.wanted["corpus"]
+    updated = older is not None and older.identity.get("corpus") != order.wanted["corpus"]
     if older and updated:
         state["updated"], giver = older.fingerprint, None
         check_files(out, older.files, MEND, full=True)
@@ -139,8 +144,10 @@ def _build(order: _Order, out: Path, replaced: bool, vectors_from: Path | None) 
         manifest = seal(
             folder, begun, order.wanted, order.spec, stood, facts, measured=measured, config=told, origin=origin
         )
-        if not order.spec.dense:
+        if not order.spec.dense or BM25 in kept:
             add_bm25(folder, manifest, config.bm25)  # an index of BM25 alone appears with it, or not at all
+        if LINKS in kept:
+            add_links(folder, manifest)
     return manifest
 
 
@@ -227,7 +234,8 @@ def _carry_over(older: Path, work: Work, config: IndexConfig) -> None:
     with PassageStore(older) as before, PassageStore(work.folder) as store:
         rows = {key: row for row, key in enumerate(_hashes(before))}
         known = np.array([rows.get(key, -1) for key in _hashes(store)])
-        fresh = np.flatnonzero(known < 0)
+        is_fresh = known < 0
+        fresh = np.flatnonzero(is_fresh)
         say(f"index: {len(known) - len(fresh):,} of {len(known):,} passages have their vectors already")
         parts = [VectorFile(older / VECTORS, len(before), work.spec.dimension)]
         if len(fresh):
@@ -237,7 +245,6 @@ def _carry_over(older: Path, work: Work, config: IndexConfig) -> None:
             encode_shards(part, config.device.split(",") * config.processes, config.ray)
             parts.append(VectorFile(part.folder / VECTORS, len(fresh), work.spec.dimension))
     known[fresh] = np.arange(len(fresh))
-    is_fresh = np.isin(np.arange(len(known)), fresh)
     vectors = VectorFile.create(work.folder / VECTORS, work.rows, work.spec.dimension)
     for start in range(0, work.rows, config.shard_rows):
         block = slice(start, start + config.shard_rows)

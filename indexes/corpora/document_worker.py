@@ -36,9 +36,11 @@ _ZIP, _OLE = "a ZIP archive", "an old or encrypted Office file"
 _MAGIC = {b"%PDF-": "a PDF", b"PK\x03\x04": _ZIP, b"\xd0\xcf\x11\xe0": _OLE, b"{\\rtf": "RTF", b"\x1f\x8b": "gzip",
           b"\x89PNG": "a picture", b"\xff\xd8\xff": "a picture", b"\x7fELF": "a program"}  # fmt: skip
 _WANTED = {"pdf": "a PDF", "docx": _ZIP, "epub": _ZIP, "opendocument": _ZIP, "slides": _ZIP}
-_BROKEN = (ArithmeticError, ExpatError, LookupError, OSError, RuntimeError, SyntaxError, ValueError, zlib.error,
-           zipfile.BadZipFile)  # fmt: skip
-"""What the libraries raise for damaged files; errors of lxml are SyntaxErrors, those of PDFium RuntimeErrors."""
+_BROKEN = (ArithmeticError, AttributeError, EOFError, ExpatError, LookupError, OSError, RuntimeError, StopIteration,
+           SyntaxError, TypeError, ValueError, zlib.error, zipfile.BadZipFile)  # fmt: skip
+"""What the libraries and this file raise for damaged files, whose parts are missing: errors of lxml are SyntaxErrors,
+those of PDFium RuntimeErrors, zipfile's for a short member EOFErrors.
+"""
 _INLINE = {"a", "abbr", "b", "big", "cite", "code", "del", "em", "font", "i", "ins", "kbd", "label", "mark", "q", "r",
            "small", "span", "strong", "sub", "sup", "t", "time", "u", "var"}  # fmt: skip
 """Elements that end no block; all others do. Names are those of HTML, OpenDocument and slides."""
@@ -77,7 +79,9 @@ class Read:
 def main() -> None:
     _SHARED["limit"](RLIMIT_AS=int(sys.argv[1]) << 20, RLIMIT_FSIZE=0, RLIMIT_CORE=0, RLIMIT_NPROC=0)
     while (frame := _SHARED["read"](sys.stdin.buffer)) is not None:
-        _SHARED["write"](sys.stdout.buffer, json.dumps(vars(read(**json.loads(frame)))).encode())
+        text = json.dumps(vars(read(**json.loads(frame))), ensure_ascii=False)
+        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # a glyph may be half a character
+        _SHARED["write"](sys.stdout.buffer, whole.encode())
 
 
 def read(path: str, kind: str) -> Read:
@@ -215,7 +219,7 @@ def _walk(root: Any, page: int, out: Read) -> None:
             for line in "".join(node.itertext()).splitlines():
                 out.add("r", page, line)
         else:
-            parts.append(" " if name in _BLANKS else node.text or "")
+            parts.append(node.text or (" " if name in _BLANKS else ""))  # HTML's <s> is struck out, and has a text
             for inner in node:
                 walk(inner)
                 parts.append(inner.tail or "")

@@ -128,18 +128,19 @@ class Documents:
             inner[:] = [name for name in inner if not name.startswith(".")]
             links = [name for name in inner if Path(folder, name).is_symlink()]
             for path in (Path(folder, name) for name in (*links, *names) if not name.startswith((".", "~$"))):
-                one = Document(path.relative_to(self._root).as_posix())
+                raw = path.relative_to(self._root).as_posix()
+                one = Document(_as_text(raw))
                 if path.is_symlink():
                     one.problems.append(("link", 0, "is a link: put what it leads to in its place"))
                 elif path.suffix.lower() not in KINDS or not path.is_file():
                     self.others[path.suffix.lower() or "without an ending"] += 1
                     continue
-                elif one.path != (name := one.path.encode("utf-8", "backslashreplace").decode()):
-                    one.path, one.problems = name, [("name", 0, "has a name that is no UTF-8: rename it")]
+                elif one.path != raw:
+                    one.problems.append(("name", 0, "has a name that is no UTF-8: rename it"))
                 yield one
         for error in failed:
             problem = ("unreadable", 0, f"cannot be opened: {error.strerror}")
-            yield Document(os.path.relpath(os.fsdecode(error.filename), self._root), problems=[problem])
+            yield Document(_as_text(os.path.relpath(os.fsdecode(error.filename), self._root)), problems=[problem])
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -224,7 +225,7 @@ class Documents:
         if self._workers.own.late:
             trouble = ("slow", 0, f"took more than {self._config.seconds:g} s: --documents.seconds raises the bound")
         try:
-            told = _TOLD.validate_python(decoded(reply)) if reply else Told(0, [], {}, [trouble])
+            told = _TOLD.validate_python(decoded(reply or b""))
         except ValueError:  # a document may have taken the process over
             self._workers.own.end()
             told = Told(0, [], {}, [trouble])
@@ -309,3 +310,8 @@ def _short(sentence: str) -> Iterator[str]:
     begins = [found.start() for found in _WORD.finditer(sentence)][::MOST] or [0]
     for start, end in zip(begins, [*begins[1:], len(sentence)], strict=True):
         yield sentence[start:end].strip()
+
+
+def _as_text(path: str) -> str:
+    """A path with bytes that are no UTF-8 written out."""
+    return path.encode("utf-8", "backslashreplace").decode()

@@ -24,7 +24,7 @@ class ElasticRetriever(RemoteRetriever):
     def __init__(self, url: str, config: RetrieverConfig) -> None:
         scheme, _, place = url.partition("://")
         if not place.rstrip("/").partition("/")[2]:
-            raise ConfigError(f"{url} names no index; write {scheme}://HOST:9200/INDEX")
+            raise ConfigError(f"the retriever's address names no index; write {scheme}://HOST:9200/INDEX")
         super().__init__(SCHEMES[f"{scheme}://"] + place, config)
 
     def _authorization(self, token: str) -> str:
@@ -51,10 +51,13 @@ class ElasticRetriever(RemoteRetriever):
         return {"query": {"multi_match": {"query": text, "fields": list(self._config.fields)}}, "size": top_k}
 
     def _rows(self, told: Any) -> list[Any]:
-        return [
-            {"document": {**hit["_source"], "id": str(hit["_source"].get("id") or hit["_id"])}, "score": hit["_score"]}
-            for hit in told["hits"]["hits"]
-        ]
+        return [_row(_inside(hit)) for hit in told["hits"]["hits"]]
+
+
+def _row(hit: dict[str, Any]) -> dict[str, Any]:
+    """A hit as the rows of other services; one without a `_source` has no text, so it is left out as theirs."""
+    source = _inside(hit, "_source")
+    return {"document": {**source, "id": str(source.get("id") or hit.get("_id") or "")}, "score": hit.get("_score")}
 
 
 def _inside(told: Any, *keys: str) -> dict[str, Any]:

@@ -55,9 +55,11 @@ class RemoteRetriever:
 
     def _health(self) -> dict[str, Any]:
         """What the service says of itself; nothing, where it has no such route, as Search-R1's own server."""
-        return self._asked_for("/health")
+        return self._asked_for("/health", absent={})
 
-    def _asked_for(self, route: str) -> dict[str, Any]:
+    def _asked_for(self, route: str, absent: dict[str, Any] | None = None) -> dict[str, Any]:
+        """What the service says at a route; `absent`: where it has none such."""
+
         async def asked() -> httpx2.Response:
             async with self._new_client() as client:
                 return await client.get(self._url + route)
@@ -67,8 +69,8 @@ class RemoteRetriever:
                 reply = thread.submit(asyncio.run, asked()).result()
         except (httpx2.RequestError, httpx2.InvalidURL) as error:
             raise ConfigError(f"no retriever answers at {self._url}: {_reason(error)}") from None
-        if reply.status_code == 404:
-            return {}
+        if reply.status_code == 404 and absent is not None:
+            return absent
         if reply.status_code in (401, 403):
             raise self._refused()
         facts = _decoded(reply)

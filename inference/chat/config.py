@@ -14,7 +14,12 @@ from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, Promp
 SERVED = frozenset(SERVED_KEYS)
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(lambda said: said.split(",") if isinstance(said, str) else said)]
+def _listed(said: Any) -> Any:
+    """Names with commas between as a list."""
+    return [name for part in said.split(",") if (name := part.strip())] if isinstance(said, str) else said
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
 class ChatServiceConfig(Section):

@@ -13,6 +13,7 @@ from steprag.agent.inert import screened
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import Retriever
 from steprag.errors import StepFormatError
+from steprag.policy.gate import chars_of
 from steprag.types import Completion, Message, Passage, State, Step
 
 
@@ -63,8 +64,7 @@ class Environment:
         """
         grammar = self.profile.grammar
         names = grammar.allowed(state.steps, self.depth)
-        shown = () if self.chars is None else self.profile.render(state, names)
-        if self.chars is None or sum(len(message["content"]) for message in shown) <= self.chars:
+        if self.chars is None or chars_of(self.profile.render(state, names)) <= self.chars:
             return names
         following = grammar.transitions[state.steps[-1].action if state.steps else START]
         shorter = tuple(name for name in names if grammar.action(name).effect in ("fold", "end"))

@@ -93,6 +93,11 @@ class Grammar:
         """What each action does to the stack, by its name."""
         return {action.name: action.effect for action in self.actions}
 
+    @cached_property
+    def evidence(self) -> frozenset[str]:
+        """The names of the actions that keep facts and do not end the episode."""
+        return frozenset(action.name for action in self.actions if action.keeps and not action.terminal)
+
     @property
     def answer(self) -> Action:
         """The action that ends the episode; the first one where there are several."""

@@ -20,7 +20,7 @@ from steprag.config.sections import EpisodeConfig, JudgeConfig, PolicyConfig, Pr
 from steprag.engines.launch import vllm_is_for_cpus
 from steprag.errors import ConfigError
 from steprag.policy.client import Model, open_model, open_policy
-from steprag.policy.gate import CHARS_A_TOKEN, Gate
+from steprag.policy.gate import CHARS_A_TOKEN, Gate, chars_of
 from steprag.types import State
 
 PASSAGE_TOKENS = 150
@@ -71,7 +71,7 @@ def longest_prompt(profile: PromptProfile, depth: int, top_k: int, max_tokens: i
     one search or, where the profile keeps them, of all.
     """
     start = profile.render(State(question), profile.grammar.allowed((), depth))
-    words = sum(len(message["content"]) for message in start) // CHARS_A_TOKEN
+    words = chars_of(start) // CHARS_A_TOKEN
     searches = 1 if profile.words.keep == "last" else depth
     return words + (depth - 1) * max_tokens + searches * top_k * PASSAGE_TOKENS
 

@@ -79,14 +79,14 @@ def questions_at(named: str, columns: str | None = None, what: str = "question f
         identity, place, rows = file_hash(path), path.absolute(), rows_of(path, headed=True)
     else:
         name, config, split, identity, found = hub_rows(named)
-        place, rows = Path(f"{config or name.rpartition('/')[2]}/{split}"), enumerate(map(as_json, found()), 1)
+        place, rows = Path(f"{config or name.rpartition('/')[2]}/{split}"), enumerate(found(), 1)
     names = _columns(columns)
     key = hashlib.sha256(json.dumps([identity, str(place), names]).encode()).hexdigest()[:16]
     file = cache_dir() / "questions" / key / place.parent.name / f"{place.name.partition('.')[0]}.jsonl"
     if not file.is_file():
         with written_whole(file) as stream:
             for number, row in rows:
-                renamed = _renamed(row, names, named, number)
+                renamed = _renamed(as_json(row), names, named, number)
                 stream.write(json.dumps(renamed, ensure_ascii=False, allow_nan=False) + "\n")
     return file
 

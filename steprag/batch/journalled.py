@@ -11,7 +11,7 @@ from steprag.agent.retriever import Retriever
 from steprag.batch.database import CallKey
 from steprag.errors import ConfigError
 from steprag.policy.client import Model
-from steprag.policy.gate import Gate
+from steprag.policy.gate import Gate, chars_of
 from steprag.policy.protocols import Policy, Repeating, Scorer
 from steprag.types import Message, Passage, Sample, Usage
 
@@ -45,7 +45,7 @@ class JournalledPolicy:
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         """One request, and more where the endpoint gives fewer than `n` completions for one."""
-        state, chars = state_of(messages, allowed), sum(len(message["content"]) for message in messages)
+        state, chars = state_of(messages, allowed), chars_of(messages)
         whole = Sample((), Usage())
         while (missing := n - len(whole.completions)) > 0:
             place = seed + len(whole.completions)
@@ -66,7 +66,7 @@ class JournalledScorer:
         self._ask, self._scorer, self._gate = ask, scorer, gate
 
     async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
-        chars, request = sum(len(one["content"]) for one in messages), partial(self._scorer.score, messages, text)
+        chars, request = chars_of(messages), partial(self._scorer.score, messages, text)
         return await self._ask((SCORE, state_of(messages, (text,)), 0, 1), self._gate, chars, request)
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -181,7 +181,8 @@ async def work_off(
         def tell() -> None:
             progress.show(_notes(failed, spending))
             told = {**progress.state, "calls": spending.usage.calls, "usd": spending.dollars, "at": now()}
-            write_json(run.path / PROGRESS, told)
+            with suppress(OSError):  # a full disk ends no watching, and hides no error that ended the run
+                write_json(run.path / PROGRESS, told)
 
         async def watch() -> None:
             while True:
@@ -193,9 +194,9 @@ async def work_off(
             await for_each(todo, begin, at_once=at_once)
         finally:
             watching.cancel()
-            tell()
             if refusals.first:
                 run.manifest.setdefault("first_refused", refusals.first)
+            tell()
 
 
 def run_calmly(work: Coroutine[Any, Any, Outcome]) -> Outcome:

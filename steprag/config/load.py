@@ -254,32 +254,31 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
         short = [f"--{one.rpartition('.')[2]}" for one in known if one.count(".") == 1]
         raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, [*known, *short])}")
     if getattr(arguments, "config", None):
-        arguments.config = _recipe(arguments.config, parser.prog.split()[1:])
+        arguments.config = _recipe(arguments.config, parser.prog.partition(" ")[2].partition(" ")[0])
     return arguments
 
 
-_KIND = {"generate": "generation", "plan": "generation", "infer": "inference", "ask": "inference", "serve": "inference"}
+_KIND = {**dict.fromkeys(("generate", "plan", "trees"), "generation"),
+         **dict.fromkeys(("infer", "ask", "serve"), "inference")}  # fmt: skip
 """Of the recipes that several stages have by one name: whose a command takes."""
 
 
-def _recipe(named: str, command: Sequence[str]) -> str:
-    """The file that `--config` names, or the recipe of ours of that name; of several that of the command's stage.
-    Raises ConfigError where there is neither.
+def _recipe(named: str, word: str) -> str:
+    """The file that `--config` names, or the recipe of ours of that name; of several that of the stage whose command
+    begins with the word.    Raises ConfigError where there is neither.
     """
     if Path(named).exists() or "/" in named:
         return named
     kinds = ("generation", "index", "inference", "preference", "training")
     recipes = [file for kind in kinds for file in RECIPES.glob(f"{kind}/*.yaml")]
-    found = [str(file) for file in recipes if named in (file.stem, file.name)]
+    found = [file for file in recipes if named in (file.stem, file.name)]
+    found = [file for file in found if file.parent.name == _KIND.get(word)] or found
     if len(found) > 1:
-        own = str(RECIPES / _KIND.get(" ".join(command[:1]), ""))
-        found = [file for file in found if file.startswith(own + os.sep)] or found
-    if len(found) > 1:
-        raise ConfigError(f"--config {quoted(named)}: several recipes have that name: {', '.join(found)}")
+        raise ConfigError(f"--config {quoted(named)}: several recipes have that name: {', '.join(map(str, found))}")
     if not found:
         told = nearest(named, [file.stem for file in recipes])
         raise ConfigError(f"--config {quoted(named)}: no such file, and no recipe of that name{told}")
-    return found[0]
+    return str(found[0])
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:

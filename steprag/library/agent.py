@@ -27,6 +27,7 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import CriticFiles
 from steprag.agent.open import OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import grammar_of_tree
+from steprag.agent.retriever import Retriever
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
 from steprag.batch.journalled import scorer_of
@@ -76,6 +77,7 @@ class Agent:
         self._makes = load_config(PairsStageConfig, None, {key: value for key, value in given.items() if key in own})
         check_state_value(self._asks)
         self.index = index if isinstance(index, Index) else Index(index)
+        self._retriever: Retriever | None = None
         self._players = Held(self._opening)
 
     def ask(self, question: str) -> Answer:
@@ -106,13 +108,17 @@ class Agent:
         self.close()
 
     def _ready(self) -> _Players:
-        self._retriever = self.index.retriever()
+        retriever = self.index.retriever()
+        if retriever is not self._retriever:  # the index was closed since
+            self._players.close()
+        self._retriever = retriever
         return self._players.value()
 
     @asynccontextmanager
     async def _opening(self) -> AsyncIterator[_Players]:
         judge = self._grows.judge if self._grows.reward.judged else None
         profile = checked_profile(self._grows.prompt, self._grows.policy)
+        assert self._retriever is not None
         environment = make_environment(profile, self._retriever, self._grows.episode)
         spending = Spending(self._grows.budget, prices_of(self._grows.policy, judge))
         opened = open_agent(self._grows, self._retriever, environment=environment, judge=judge)
@@ -126,8 +132,7 @@ class Agent:
 
     async def _ask(self, players: _Players, question: str) -> Answer:
         episode = await played(question, self._asks, players.asks, players.journal, players.critic)
-        actions = players.asks.environment.profile.grammar.actions
-        keeps = frozenset(action.name for action in actions if action.keeps and not action.terminal)
+        keeps = players.asks.environment.profile.grammar.evidence
         return Answer(episode, citations(episode.state, keeps), bool(keeps))
 
     async def _tree(self, players: _Players, question: Question) -> ShownTree:

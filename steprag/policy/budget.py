@@ -74,7 +74,8 @@ class Spending:
         self._promised: dict[str, float] = {"usd": 0, "tokens": 0}
         self.unpriced = False
         self.paid: set[str] = set()
-        self._took: list[float] = []
+        self._minutes = 0.0
+        self._timed = 0
         self._reached, self._moved, self._door = "", asyncio.Event(), asyncio.Lock()
         if budget.usd is not None:
             self._check_prices()
@@ -136,7 +137,8 @@ class Spending:
         try:
             yield
             self.ended += 1
-            self._took.append((time.monotonic() - began) / 60)
+            self._minutes += (time.monotonic() - began) / 60
+            self._timed += 1
         except BudgetReached as reached:
             self._reached = self._reached or str(reached)
             raise
@@ -158,7 +160,7 @@ class Spending:
         more, ended = (most / spent["calls"], self.ended + 1) if beside else (0.0, self.ended)
         times = (1 + more) * (beside + 1 + math.sqrt(beside)) / ended if ended else 0.0
         needs = {name: max(1e-9, each * times) for name, each in spent.items()}
-        return {**needs, "minutes": sum(self._took) / max(1, len(self._took))}
+        return {**needs, "minutes": self._minutes / max(1, self._timed)}
 
     @asynccontextmanager
     async def request(self, role: str, most: Usage) -> AsyncIterator[None]:
@@ -179,9 +181,13 @@ class Spending:
 
     async def _room(self, needs: Callable[[], Mapping[str, float]], busy: Callable[[], int], why: str) -> None:
         """Waits until the limits leave what is needed. Raises BudgetReached where they do not and nothing is `busy`."""
-        while short := [name for name, limit in self._limits.items() if self._spent()[name] + needs()[name] > limit]:
+        while self._limits:
+            spent, needed = self._spent(), needs()
+            short = next((name for name, limit in self._limits.items() if spent[name] + needed[name] > limit), None)
+            if short is None:
+                return
             if not busy():
-                raise self._error(short[0], f" ({why})")
+                raise self._error(short, f" ({why})")
             await self._moved.wait()
 
     def check(self) -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
 from aiolimiter import AsyncLimiter
 
 from steprag.config.sections import PolicyConfig
-from steprag.types import Usage
+from steprag.types import Message, Usage
 
 CHARS_A_TOKEN = 4
 """A prompt's tokens are guessed from this until the reply tells them."""
+
+
+def chars_of(messages: Iterable[Message]) -> int:
+    """The characters of all messages together."""
+    return sum(len(message["content"]) for message in messages)
+
+
 BURST_SECONDS = 1.0
 """What a limit allows in so many seconds may be sent at once: endpoints check shorter spans than the minute."""
 

@@ -10,6 +10,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -91,15 +92,14 @@ def _sheet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         with zipfile.ZipFile(path) as packed:
             if sum(part.file_size for part in packed.infolist()) > max(FREE, expansion() * path.stat().st_size):
                 raise DataError(path, f"expands to more than {expansion()} times its size")
-        book = load_workbook(path, read_only=True, data_only=True)
-        for number, cells in enumerate(book.worksheets[0].iter_rows(values_only=True), 1):
-            values = [as_json(cell) for cell in cells]
-            if not names:
-                names = ["" if value is None else str(value).strip() for value in values]
-                names = names if any(names) else []
-            elif any(value is not None for value in values):
-                yield number, {name: value for name, value in zip(names, values, strict=False) if name}
-        book.close()
+        with closing(load_workbook(path, read_only=True, data_only=True)) as book:
+            for number, cells in enumerate(book.worksheets[0].iter_rows(values_only=True), 1):
+                values = [as_json(cell) for cell in cells]
+                if not names:
+                    names = ["" if value is None else str(value).strip() for value in values]
+                    names = names if any(names) else []
+                elif any(value is not None for value in values):
+                    yield number, {name: value for name, value in zip(names, values, strict=False) if name}
     except _DAMAGED as error:
         problem = f"cannot be read as a workbook: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         raise DataError(path, problem, remedy="save it again as .xlsx, or as CSV") from None
@@ -219,9 +219,13 @@ def _below(value: dict[str, Any], path: Path, depth: int = 3) -> list[Any]:
     return found[named[0]] if named else []
 
 
+def _heads(cells: list[str]) -> list[str]:
+    return [cell.strip().strip('"') for cell in cells]
+
+
 def _names(cells: list[str]) -> list[str] | None:
     """The cells as names of columns where they are a header: short, none a number, one known (`HEADS`)."""
-    names = [cell.strip().strip('"') for cell in cells]
+    names = _heads(cells)
     if len(names) < 2 or any(len(name) > _LONGEST_HEAD or name.isdecimal() for name in names):
         return None
     return names if HEADS & set(map(folded, names)) else None
@@ -238,7 +242,7 @@ def _table(path: Path, headed: bool = False) -> Iterator[tuple[int, Any]]:
         number, line = given
         cells = line.split("\t")
         if names is None:
-            header = [cell.strip().strip('"') for cell in cells] if headed else _names(cells)
+            header = _heads(cells) if headed else _names(cells)
             listed = len(cells) == 2 and _unquoted(cells[1]).startswith(("['", '["'))
             names = header or (["question", "answers"] if listed else ["id", "text", "title"][: len(cells)])
             if header:
@@ -290,7 +294,7 @@ def _separated(path: Path, between: str) -> Iterator[tuple[int, Any]]:
         for cells in csv.reader(texts(), delimiter=between):
             number, begun = begun, 0
             if names is None:
-                names = _names(cells) or cells
+                names = _heads(cells)
             else:
                 yield number, _row(names, cells) if len(cells) == len(names) else cells
     except csv.Error as error:

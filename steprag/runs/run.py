@@ -242,10 +242,11 @@ def _first_free(path: Path, stage: str, identity: dict[str, Any]) -> Path:
 
 def _left_nothing(path: Path, old: dict[str, Any]) -> bool:
     """Whether a run that did not end well holds no result and no reply, so that any other may have its folder."""
-    inside = [file for file in path.rglob("*") if not file.is_dir() and file not in {path / name for name in _OWN}]
+    own = {path / name for name in _OWN}
     return old.get("status") != "done" and not any(
         _has_replies(file) if file.name == CALLS else file.lstat().st_size and not file.name.startswith(CALLS)
-        for file in inside
+        for file in path.rglob("*")
+        if not file.is_dir() and file not in own
     )
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from cachetools import LRUCache
 from filelock import FileLock
 
 from inference.scoring.figures import MAIN
@@ -23,13 +25,15 @@ from steprag.view.folders import FILES, RunFolder, open_folders
 from steprag.view.glance import run_told
 from steprag.view.listing import Listing
 from steprag.view.quality import CLOCKS, ScoredRuns, quality_of
-from steprag.view.search import searched
+from steprag.view.search import Beside, passages_with, searched
 from steprag.view.trees import node_of, node_told, passage_texts, roles, skeleton, tree_reader
 
 SLICE = 0.25
 """Seconds that a request reads on in a file that is not wholly listed."""
 SEARCH = 10.0
 """Seconds that the search for a pair's tree reads on in each file."""
+SEARCHES = 16
+"""Searches under way whose passages are kept."""
 FAILURES = 200
 """Failed questions of a run that are told."""
 ROWS = 2000
@@ -59,6 +63,7 @@ class Answers:
         self.folders, self._given = folders, given
         self._trees = tree_reader()
         self._scored = ScoredRuns()
+        self._searches, self._lock = LRUCache[tuple[str, str], Beside](SEARCHES), threading.Lock()
         self._quality: dict[Path, tuple[tuple[int, int], dict[str, Any]]] = {}
 
     def run(self, key: str) -> RunFolder:
@@ -94,7 +99,17 @@ class Answers:
 
     def search(self, run: str, kind: str, file: int, asked: str, start: int) -> dict[str, Any]:
         """The lines of a file's records that hold all the words asked for (`steprag.view.search`)."""
-        return searched(self.run(run), self._listing(run, kind, file), asked, start, SLICE)
+        return searched(self._listing(run, kind, file), asked, self._passages(run, asked, start), start, SLICE)
+
+    def _passages(self, run: str, asked: str, start: int) -> Beside:
+        """The passages that a search follows, looked up where it begins."""
+        with self._lock:
+            found = self._searches.get((run, asked)) if start else None
+        if found is None:
+            found = passages_with(self.run(run), asked)
+            with self._lock:
+                self._searches[run, asked] = found
+        return found
 
     def tree(self, at: Address) -> dict[str, Any]:
         """A tree's skeleton, where it stands, and what the actions of its grammar do."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from inference.scoring.scores import score
@@ -203,17 +202,17 @@ class RunFolder:
         return [(one.size, one.changed) for one in stamps if one]
 
 
-def open_folders(given: Iterable[str], known: Mapping[str, RunFolder] = MappingProxyType({})) -> dict[str, RunFolder]:
+def open_folders(given: Iterable[str], known: Mapping[str, RunFolder] | None = None) -> dict[str, RunFolder]:
     """The run folders by key. A folder of run folders stands for those in it, and for those in folders of it that are
     no run themselves; a run with pairs for its pairs too. Folders that are `known` and still there stay as they are.
 
-    Raises ConfigError for a path that is none of these.
+    Raises ConfigError for a path that is none of these, at the first look, when none are `known` yet.
     """
-    folders = {key: folder for key, folder in known.items() if folder.path.exists()}
+    folders = {key: folder for key, folder in (known or {}).items() if folder.path.exists()}
     there = {folder.path.resolve() for folder in folders.values()}
     for one in given:
         found = list(_runs_at(Path(one).expanduser()))
-        if not found and not known:
+        if not found and known is None:
             remedy = "give a run folder, a folder of run folders, or a file like trees.jsonl"
             raise ConfigError(f"{one} holds nothing to view ({remedy})")
         for path, above in found:

@@ -27,7 +27,8 @@ def run_told(run: RunFolder) -> dict[str, Any]:
     scores, spent, identity = run.facts(SCORES), _in(manifest, "spent"), _in(manifest, "identity")
     group, key, what = SIZES.get(str(manifest.get("stage")), ("", "asked", "question"))
     ends = scores.get("em_interval")
-    far = {name: number(run.facts(PROGRESS).get(name)) for name in FAR}
+    progress = run.facts(PROGRESS)
+    far = {name: number(progress.get(name)) for name in FAR}
     told = ("stage", "status", "started", "ended", "version", "counts", "asked", "error")
     return {
         "key": run.key,

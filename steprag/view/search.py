@@ -10,6 +10,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from steprag.batch.database import Database
@@ -24,15 +25,18 @@ WORDS = 8
 PASSAGES = 200
 """Passages that a search follows to the records that found them; where more hold its words, none is followed."""
 
+Beside = tuple[frozenset[str], str | None]
+"""Passages of the journal that hold the words, and what is left out of them."""
 
-def searched(run: RunFolder, listing: Listing[Any], asked: str, start: int, seconds: float) -> dict[str, Any]:
-    """The lines of the records that have the words, from the `start`-th record on, for so long at most.
+
+def searched(listing: Listing[Any], asked: str, beside: Beside, start: int, seconds: float) -> dict[str, Any]:
+    """The lines of the records that have the words, from the `start`-th record on, for so long at most. `beside`: what
+    `passages_with` says of the words.
 
     `next` is where the following request begins, `complete` whether nothing is left; `note` says what was left out.
     """
-    words, deadline = asked.lower().split()[:WORDS], time.monotonic() + seconds
-    passages, note = _passages(run, words)
-    hits, lines, done = _test_of(words, passages), [], 0
+    (passages, note), deadline = beside, time.monotonic() + seconds
+    hits, lines, done = _test_of(_words(asked), passages), [], 0
     with listing.lock:
         listing.refresh(seconds / 2)
         places, generation, all_listed = listing.places[start:], listing.generation, listing.complete
@@ -44,6 +48,10 @@ def searched(run: RunFolder, listing: Listing[Any], asked: str, start: int, seco
     complete = all_listed and done == len(places)
     return {"generation": generation, "lines": lines, "next": start + done, "of": start + len(places),
             "complete": complete, "note": note}  # fmt: skip
+
+
+def _words(asked: str) -> list[str]:
+    return asked.lower().split()[:WORDS]
 
 
 def _test_of(words: list[str], passages: frozenset[str]) -> Callable[[bytes], bool]:
@@ -91,19 +99,18 @@ def _texts_in(record: Any) -> tuple[list[str], set[str]]:
     return texts, found
 
 
-def _passages(run: RunFolder, words: list[str]) -> tuple[frozenset[str], str | None]:
-    """The ids of the passages in the run's journal that hold all words, and what is left out where something is."""
-    left, path = "without texts of passages: ", run.file(JOURNAL)
+def passages_with(run: RunFolder, asked: str) -> Beside:
+    """The ids of the passages in the run's journal that hold all words, and what is left out where something is. It
+    looks at every passage: do it once a search.
+    """
+    words, left, path = _words(asked), "without texts of passages: ", run.file(JOURNAL)
     if path is None:
         return frozenset(), f"{left}the run has no {JOURNAL}"
     like = " AND ".join(["(title || ' ' || text) LIKE ? ESCAPE '\\'"] * len(words))
-    asked = ["%" + re.sub(r"([%_\\])", r"\\\1", word) + "%" for word in words]
+    marks = ["%" + re.sub(r"([%_\\])", r"\\\1", word) + "%" for word in words]
     try:
-        database = Database(path, reading=True)
-        try:
-            rows = database.rows(f"SELECT id FROM passages WHERE {like} LIMIT {PASSAGES + 1}", *asked)
-        finally:
-            database.close()
+        with closing(Database(path, reading=True)) as database:
+            rows = database.rows(f"SELECT id FROM passages WHERE {like} LIMIT {PASSAGES + 1}", *marks)
     except JournalError as error:
         return frozenset(), f"{left}{error}"
     if len(rows) > PASSAGES:

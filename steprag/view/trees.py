@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 from cachetools import LRUCache, cached
@@ -94,17 +95,12 @@ def passage_texts(run: RunFolder, ids: list[str]) -> tuple[dict[str, str], str |
         return {}, None
     if path is None:
         return {}, f"the run keeps no passage texts: it has no {JOURNAL}"
+    marks = ",".join("?" * len(ids))
     try:
-        database = Database(path, reading=True)
+        with closing(Database(path, reading=True)) as database:
+            rows = database.rows(f"SELECT id, text FROM passages WHERE id IN ({marks})", *ids)
     except JournalError as error:
         return {}, str(error)
-    try:
-        marks = ",".join("?" * len(ids))
-        rows = database.rows(f"SELECT id, text FROM passages WHERE id IN ({marks})", *ids)
-    except JournalError as error:
-        return {}, str(error)
-    finally:
-        database.close()
     texts = {key: text for key, text in rows if isinstance(text, str)}
     return texts, None if len(texts) >= len(set(ids)) else f"{JOURNAL} lacks some of these passages"
 

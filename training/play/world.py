@@ -22,6 +22,7 @@ from steprag.batch.worklist import SAMPLING
 from steprag.console.progress import say
 from steprag.engines.models import resolve_model
 from steprag.errors import TrainingError
+from steprag.extras import code_hash
 from steprag.policy.budget import Spending
 from steprag.policy.client import model_identity, open_model
 from steprag.records.inputs import read_questions
@@ -70,6 +71,8 @@ def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator
         "episode": config.episode.identity,
         "judge": _judge_identity(config, questions),
     }
+    if code := {name: code_hash(name, "grpo.rewards") for name in config.grpo.rewards if ":" in name}:
+        identity["rewards_code"] = code
     try:
         environment = make_environment(profile, retriever, config.episode)
         yield World(questions, environment, identity, (questions_file, index))

@@ -125,10 +125,9 @@ def turn_of(request: TurnRequest, *, passages: tuple[Any, ...] = (), **fields: A
 
 async def answer_event(state: State, environment: Environment, support: Support) -> Event:
     """The answer that `state` ends with, and what it rests on; a thread compares the texts."""
-    grammar = environment.profile.grammar
-    keeps = frozenset(action.name for action in grammar.actions if action.keeps and not action.terminal)
-    cited = await asyncio.to_thread(citations, state, keeps)
-    return events.answer(state.steps[-1].content, cited, support.lacks(state))
+    keeps = environment.profile.grammar.evidence
+    cited, lacks = await asyncio.to_thread(lambda: (citations(state, keeps), support.lacks(state)))
+    return events.answer(state.steps[-1].content, cited, lacks)
 
 
 class _Teller:

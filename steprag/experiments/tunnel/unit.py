@@ -188,11 +188,11 @@ class Seed:
     def _forest(self, arm: LabelArm, turn: int, weights: Weights) -> Forest:
         """The arm's trees: of the start, which arms share, and in later rounds of its policy so far."""
         key = (arm.how, arm.rounds)
-        if not turn and key in self._forests:
-            return self._forests[key]
-        calls, seed = self._cell.calls // arm.rounds, self._seed + 1000 * turn
-        trees = grown(self._world, weights, self._asked, calls, seed, self._searches[arm.how])
-        forest = Forest(self._world, trees, weights)
+        forest = None if turn else self._forests.get(key)
+        if forest is None:
+            calls, seed = self._cell.calls // arm.rounds, self._seed + 1000 * turn
+            trees = grown(self._world, weights, self._asked, calls, seed, self._searches[arm.how])
+            forest = Forest(self._world, trees, weights)
         if not turn:
             self._forests[key] = forest
         return forest
