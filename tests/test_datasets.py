@@ -397,7 +397,8 @@ def test_columns_are_named_in_every_form_of_table(
 
 
 @pytest.mark.parametrize(("name", "text"), [
-    ("q.json", '[{"q": "Who?", "a": "Ada", "n": NaN}]'), ("q.csv", 'q , "a"\nWho?,Ada\n'), ("q.tsv", "q \t a\nWho?\tAda\n"),
+    ("q.json", '[{"q": "Who?", "a": "Ada", "n": NaN}]'), ("q.csv", 'q , "a"\nWho?,Ada\n'),
+    ("q.tsv", "q \t a\nWho?\tAda\n"),
 ])  # fmt: skip
 def test_columns_are_found_beside_what_json_lacks_and_blanks_around_names(
     name: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
