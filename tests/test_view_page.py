@@ -324,7 +324,7 @@ def test_a_folder_that_grows_grows_on_the_page(browser: Browser, tmp_path: Path)
     run = made_run(tmp_path / "run", made_tree(10, "made-0"))
     with viewer(answered_run(tmp_path / "answers", ["lek"]), run) as link, page_in(browser) as page:
         at(page, link, "")
-        page.click("text=run >> nth=-1")
+        page.click(".runs-table a >> text=run")
         expect(page.locator(".shown")).to_have_text("1 tree")
         page.click("#steps .row:nth-child(3)")
         chosen = chosen_node(page)
