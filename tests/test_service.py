@@ -397,7 +397,7 @@ def test_replies_of_other_servers_are_read_row_by_row(
 
 
 def test_a_server_that_fails_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("indexes.retrieval.remote.FIRST_WAIT", 0.01)
+    monkeypatch.setattr("steprag.net.bounded_http.FIRST_WAIT", 0.01)
     replies = iter([(503, {"detail": "loading"}), (429, {"detail": "full"}), (200, found("Lima"))])
     with foreign(lambda _: next(replies)) as endpoint:
         (passage,) = asyncio.run(open_retriever(endpoint.url, quick()).search("Lima", 1))
@@ -408,7 +408,7 @@ def test_a_server_that_fails_for_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(RetrieverError, match="503 loading .tried 3 times"):
             asyncio.run(source.search("Lima", 1))
         assert len(endpoint.requests) == 3
-    with pytest.raises(RetrieverError, match="ConnectError.*tried 3 times"):  # it is gone now
+    with pytest.raises(RetrieverError, match="ClientConnectorError.*tried 3 times"):  # it is gone now
         asyncio.run(source.search("Lima", 1))
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-import httpx2
+import aiohttp
 
 from indexes.ranking.rankings import asked_of, named
 from steprag.config.sections import RetrieverConfig
 from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError, RetrieverError
-from steprag.net.bounded_http import BoundedClient, checked_url
+from steprag.net.bounded_http import BoundedClient, Reply, checked_url, pause
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import dump_line, line_hash
 from steprag.records.spellings import PASSAGE_IDS, passage_from_row, plain
@@ -27,9 +26,6 @@ FINGERPRINT = "X-StepRAG-Index"
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses after which a request is sent again."""
 CONNECTIONS = 64
-FIRST_WAIT = 0.5
-LONGEST_WAIT = 30.0
-"""Seconds before the second try, doubled each time, and at most."""
 
 
 class RemoteRetriever:
@@ -60,22 +56,22 @@ class RemoteRetriever:
     def _asked_for(self, route: str, absent: dict[str, Any] | None = None) -> dict[str, Any]:
         """What the service says at a route; `absent`: where it has none such."""
 
-        async def asked() -> httpx2.Response:
+        async def asked() -> Reply:
             async with self._new_client() as client:
                 return await client.get(self._url + route)
 
         try:
             with ThreadPoolExecutor(1) as thread:  # this one's event loop may be running
                 reply = thread.submit(asyncio.run, asked()).result()
-        except (httpx2.RequestError, httpx2.InvalidURL) as error:
+        except aiohttp.ClientError as error:
             raise ConfigError(f"no retriever answers at {self._url}: {_reason(error)}") from None
-        if reply.status_code == 404 and absent is not None:
+        if reply.status == 404 and absent is not None:
             return absent
-        if reply.status_code in (401, 403):
+        if reply.status in (401, 403):
             raise self._refused()
         facts = _decoded(reply)
         if not isinstance(facts, dict):
-            raise ConfigError(f"{self._url}{route} answers {reply.status_code} and no JSON; is that a retriever?")
+            raise ConfigError(f"{self._url}{route} answers {reply.status} and no JSON; is that a retriever?")
         if facts.get("token") == "required":
             raise self._refused()
         return facts
@@ -110,15 +106,15 @@ class RemoteRetriever:
             client = self._open()
             try:
                 async with self._free:  # waiting for a free connection is no loss
-                    reply = await client.post(self._url + self._route, json=body)
-            except httpx2.RequestError as error:
-                problem, wait = _reason(error), None
+                    reply = await client.post(self._url + self._route, body)
+            except aiohttp.ClientError as error:
+                problem, headers = _reason(error), {}
             else:
-                if reply.status_code not in AGAIN:
+                if reply.status not in AGAIN:
                     return self._passages(reply, top_k)
-                problem, wait = _complaint(reply), _retry_after(reply)
+                problem, headers = _complaint(reply), reply.headers
             if attempt < self._config.retries:
-                await asyncio.sleep(min(LONGEST_WAIT, wait or FIRST_WAIT * 2**attempt) * random.uniform(1, 1.5))
+                await asyncio.sleep(pause(attempt, headers))
         raise RetrieverError(f"{self._url}: {problem} (tried {self._config.retries + 1} times)")
 
     async def aclose(self) -> None:
@@ -139,17 +135,15 @@ class RemoteRetriever:
         return self._client[1]
 
     def _new_client(self) -> BoundedClient:
-        seconds = self._config.timeout
-        limits = httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
-        timeout = httpx2.Timeout(seconds, pool=None)
-        options: dict[str, Any] = {"headers": self._headers, "limits": limits, "timeout": timeout}
-        return BoundedClient(self._url, seconds=seconds, secret=self._token, **options)
+        return BoundedClient(
+            self._url, seconds=self._config.timeout, secret=self._token, headers=self._headers, connections=CONNECTIONS
+        )
 
-    def _passages(self, reply: httpx2.Response, top_k: int) -> tuple[Passage, ...]:
+    def _passages(self, reply: Reply, top_k: int) -> tuple[Passage, ...]:
         """The first `top_k` passages of a reply."""
-        if reply.status_code in (401, 403):
+        if reply.status in (401, 403):
             raise self._refused()
-        if reply.status_code != 200:
+        if reply.status != 200:
             raise RetrieverError(f"{self._url}: {_complaint(reply)}")
         if reply.headers.get(FINGERPRINT, self.fingerprint) != self.fingerprint:
             raise ConfigError(f"{self._url} serves another index than when it was opened; start the run again")
@@ -195,25 +189,19 @@ class RemoteRetriever:
         return ConfigError(f"{self._url} refuses the token: put its token in {self._config.token_env}")
 
 
-def _decoded(reply: httpx2.Response) -> Any:
+def _decoded(reply: Reply) -> Any:
     try:
         return decoded(reply.content)
     except NotJson:
         return None
 
 
-def _complaint(reply: httpx2.Response) -> str:
+def _complaint(reply: Reply) -> str:
     """The status and the first words of what the service said: FastAPI's, ours, Elasticsearch's."""
     body = _decoded(reply)
     said = body.get("detail") or body.get("error") if isinstance(body, dict) else None
     detail = (said.get("message") or said.get("reason")) if isinstance(said, dict) else said
-    return f"{reply.status_code} {str(detail or reply.content[:800].decode(errors='replace'))[:200]}".strip()
-
-
-def _retry_after(reply: httpx2.Response) -> float | None:
-    """Seconds that the service asks to wait; the header's other form, a date, is not read."""
-    value = reply.headers.get("Retry-After", "")
-    return float(value) if value.isascii() and value.isdigit() and len(value) < 10 else None
+    return f"{reply.status} {str(detail or reply.content[:800].decode(errors='replace'))[:200]}".strip()
 
 
 def _reason(error: Exception) -> str:

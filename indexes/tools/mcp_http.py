@@ -13,7 +13,7 @@ import httpx2
 from mcp.types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_PARAMS
 
 from indexes.tools.stdio_relay import HALVES, mended
-from steprag.net.bounded_http import direct
+from steprag.net.bounded_http import certificates, proxy_of
 
 MESSAGE_BYTES = 8 << 20
 """Bytes of one message of a server."""
@@ -150,4 +150,5 @@ def client_of(url: str, headers: Mapping[str, str], seconds: float) -> BoundedHt
     """The client of a server's URL; one of this machine is never asked by way of a proxy."""
     # the protocol's package bounds each reply; one that HTTP itself gives up would end the connection
     sent = {"Accept-Encoding": "identity", **headers}
-    return BoundedHttp(headers=sent, timeout=httpx2.Timeout(seconds, read=None), **direct(url))
+    timeout = httpx2.Timeout(seconds, read=None)
+    return BoundedHttp(headers=sent, timeout=timeout, proxy=proxy_of(url), trust_env=False, verify=certificates())

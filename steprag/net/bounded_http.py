@@ -1,19 +1,26 @@
-"""An HTTP client for untrusted endpoints: every reply is bounded in bytes and in total time.
+"""The HTTP client for untrusted endpoints, on aiohttp: every reply is bounded in bytes and in total time.
 
-httpx2's time-outs bound a single read, so an endpoint that sends a byte now and then holds a request for ever; and a
-reply of a few kilobytes may unpack to gigabytes.
+Time-outs of a library bound a single read, so an endpoint that sends a byte now and then holds a request for ever; and
+a reply of a few kilobytes may unpack to gigabytes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-from collections.abc import AsyncIterator
-from typing import Any
+import email.utils
+import json
+import os
+import random
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from urllib.parse import urlsplit
-from urllib.request import getproxies
+from urllib.request import getproxies, proxy_bypass
 
-import httpx2
+import aiohttp
+import certifi
 
 from steprag.errors import ConfigError, quoted
 from steprag.net.hosts import is_local
@@ -23,110 +30,186 @@ REPLY_BYTES = 32 << 20
 LEAST_SECRET = 12
 """Characters of a key from which on it is looked for in replies: "none" and "EMPTY" are words."""
 HIDDEN = b"[key]"
-_SOCKS = importlib.util.find_spec("socksio") is not None
+PROXIES = ("http", "https")
+"""Schemes of a proxy that can be used."""
+FIRST_WAIT, LONGEST_WAIT, LONGEST_TOLD = 0.5, 8.0, 60.0
+"""Seconds before a request is sent again, doubled each time; and the most of them that an endpoint may ask for."""
 
 
-def direct(url: str) -> dict[str, Any]:
-    """Options of an httpx2 client: no proxy of the environment for an endpoint on this machine. SSL_CERT_FILE holds.
+def proxy_of(url: str) -> str | None:
+    """The proxy that the environment names for an endpoint; none for one on this machine.
 
     Raises ConfigError for another endpoint where the environment names a proxy that cannot be used.
     """
     if is_local(url):
-        return {"trust_env": False, "verify": httpx2.create_ssl_context()}
-    for name, proxy in getproxies().items():
-        if name in ("http", "https", "all"):
-            _check_proxy(f"{name.upper()}_PROXY", proxy)
-    return {}
+        return None
+    proxies, parts = getproxies(), urlsplit(url)
+    for name in (*PROXIES, "all"):
+        _check_proxy(f"{name.upper()}_PROXY", proxies.get(name, ""))
+    proxy = proxies.get(parts.scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(parts.netloc):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
 def _check_proxy(variable: str, proxy: str) -> None:
     try:
         parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-        fits = parts.port != 0 and parts.scheme in ("http", "https", *(("socks5", "socks5h") if _SOCKS else ()))
+        fits = not proxy or (parts.port != 0 and parts.scheme in PROXIES)
     except ValueError:  # a port that is no number
         fits = False
     if not fits:
         raise ConfigError(
             f"${variable}: {quoted(proxy.rpartition('@')[2])} is no proxy that can be used here; "
-            "give http://HOST:PORT, or unset it (SOCKS: pip install socksio, then socks5://HOST:PORT)"
+            "give http://HOST:PORT, or unset it"
         )
 
 
-class BoundedClient(httpx2.AsyncClient):
-    """A client of the endpoint at `url`. Its requests take `seconds` at most, from sending to the reply's last byte.
+@dataclass(frozen=True)
+class Reply:
+    """A whole reply. `headers` are found in any case."""
 
-    A reply that is slower raises httpx2.ReadTimeout; one of more than `REPLY_BYTES`, or a packed one, raises
-    httpx2.RemoteProtocolError. Redirects are not followed: they would carry the request to a host that the user did not
-    name. Where a reply repeats `secret`, the client's own key, "[key]" stands in its place: what endpoints say is shown
-    and kept in files. An endpoint on this machine is asked without a proxy.
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class BoundedClient:
+    """A client of the endpoint at `url`, in one event loop. Requests take `seconds` at most, from sending to the
+    reply's last byte; `headers` go with each.
+
+    A reply that is slower, longer than `REPLY_BYTES` or packed raises aiohttp.ClientError, as a lost connection does.
+    Redirects are not followed: they would carry the request to a host that the user did not name. Where a reply repeats
+    `secret`, the client's own key, "[key]" stands in its place: what endpoints say is shown and kept in files. An
+    endpoint on this machine is asked without a proxy.
     """
 
-    def __init__(self, url: str, *, seconds: float, secret: str = "", **options: Any) -> None:
-        super().__init__(follow_redirects=False, **direct(url), **options)
-        self._seconds, self._secret = seconds, secret.encode() if len(secret) >= LEAST_SECRET else b""
-
-    async def send(self, request: httpx2.Request, *, stream: bool = False, **options: Any) -> httpx2.Response:
-        """As the base; `stream` leaves the body to be read within the same time."""
-        request.headers["Accept-Encoding"] = "identity"
-        deadline = asyncio.get_running_loop().time() + self._seconds
-        try:
-            async with asyncio.timeout_at(deadline):
-                response = await super().send(request, stream=True, **options)
-        except TimeoutError:
-            raise _late(self._seconds, request) from None
-        body: Any = response.stream
-        response.stream = _BoundedBody(body, request, deadline, self._seconds, self._secret)
-        try:
-            if packed := response.headers.get("Content-Encoding", "identity").strip().lower().replace("identity", ""):
-                raise httpx2.RemoteProtocolError(f"a packed reply ({packed[:20]}) that nobody asked for")
-            if not stream:
-                await response.aread()
-        except BaseException:
-            await response.aclose()
-            raise
-        return response
-
-
-class _BoundedBody(httpx2.AsyncByteStream):
-    """A reply's bytes, counted, in time, and without the secret."""
-
     def __init__(
-        self, body: httpx2.AsyncByteStream, request: httpx2.Request, deadline: float, seconds: float, secret: bytes
+        self,
+        url: str,
+        *,
+        seconds: float,
+        secret: str = "",
+        headers: Mapping[str, str] | None = None,
+        connections: int = 0,
     ) -> None:
-        self._body, self._request, self._secret = body, request, secret
-        self._deadline, self._seconds = deadline, seconds
+        """`connections`: how many are open at once, 0 for as many as there are requests."""
+        self._proxy, self._tls = proxy_of(url), certificates() if url.startswith("https:") else None
+        self._seconds, self._secret = seconds, secret.encode() if len(secret) >= LEAST_SECRET else b""
+        self._headers, self._connections = headers, connections
+        self._session: aiohttp.ClientSession | None = None
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        left, kept = REPLY_BYTES, b""
-        async for chunk in self._chunks():
-            left -= len(chunk)
-            if left < 0:
-                raise httpx2.RemoteProtocolError(f"a reply of more than {REPLY_BYTES:,} bytes", request=self._request)
-            if not self._secret:
-                yield chunk
-                continue
-            whole = (kept + chunk).replace(self._secret, HIDDEN)
-            held = _begun(whole, self._secret)
-            whole, kept = whole[: len(whole) - held], whole[len(whole) - held :]
-            if whole:
-                yield whole
-        if kept:
-            yield kept
+    async def __aenter__(self) -> BoundedClient:
+        return self
 
-    async def _chunks(self) -> AsyncIterator[bytes]:
-        chunks = aiter(self._body)
-        while True:
-            try:
-                async with asyncio.timeout_at(self._deadline):
-                    chunk = await anext(chunks)
-            except StopAsyncIteration:
-                return
-            except TimeoutError:
-                raise _late(self._seconds, self._request) from None
-            yield chunk
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
     async def aclose(self) -> None:
-        await self._body.aclose()
+        """Closes the connections."""
+        if self._session is not None:
+            await self._session.close()
+        self._session = None
+
+    async def get(self, url: str, seconds: float | None = None) -> Reply:
+        """The reply to a GET request, within `seconds` where they are given."""
+        return await self._whole("GET", url, None, None, seconds)
+
+    async def post(self, url: str, body: object, headers: Mapping[str, str] | None = None) -> Reply:
+        """The reply to a POST request of JSON."""
+        return await self._whole("POST", url, body, headers)
+
+    @asynccontextmanager
+    async def posted(
+        self, url: str, body: object, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[tuple[int, Mapping[str, str], AsyncIterator[bytes]]]:
+        """As `post`; the reply's status and headers, and its bytes as they come."""
+        deadline = asyncio.get_running_loop().time() + self._seconds
+        with _told_late(self._seconds):
+            async with asyncio.timeout_at(deadline):
+                response = await self._sent("POST", url, body, headers, self._seconds)
+        async with response:
+            parts = _in_time(_chunks(response), deadline, self._seconds)
+            yield response.status, response.headers, without(self._secret, parts)
+
+    async def _whole(
+        self, method: str, url: str, body: object, headers: Mapping[str, str] | None, seconds: float | None = None
+    ) -> Reply:
+        seconds = seconds or self._seconds
+        with _told_late(seconds):
+            async with asyncio.timeout(seconds), await self._sent(method, url, body, headers, seconds) as response:
+                content = b"".join([chunk async for chunk in _chunks(response)])
+        content = content.replace(self._secret, HIDDEN) if self._secret else content
+        return Reply(response.status, response.headers, content)
+
+    async def _sent(
+        self, method: str, url: str, body: object, headers: Mapping[str, str] | None, seconds: float
+    ) -> aiohttp.ClientResponse:
+        """The reply's head. Connecting takes a little less than `seconds`, so that it is told from a late reply."""
+        data = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        timeout = aiohttp.ClientTimeout(sock_connect=0.95 * seconds)
+        response = await self._opened().request(
+            method, url, data=data, headers=headers, proxy=self._proxy, allow_redirects=False, timeout=timeout
+        )
+        if packed := response.headers.get("Content-Encoding", "identity").strip().lower().replace("identity", ""):
+            response.close()
+            raise aiohttp.ClientPayloadError(f"a packed reply ({packed[:20]}) that nobody asked for")
+        return response
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=self._connections, ssl=self._tls or True)
+            self._session = aiohttp.ClientSession(
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False,
+                headers={"Accept-Encoding": "identity", "User-Agent": "StepRAG", "Accept": "application/json",
+                         "Content-Type": "application/json", **(self._headers or {})},
+            )  # fmt: skip
+        return self._session
+
+
+def certificates() -> ssl.SSLContext:
+    """The machine's certificates, as SSL_CERT_FILE and SSL_CERT_DIR name them; beside them those of certifi, which a
+    bare machine lacks.
+    """
+    context = ssl.create_default_context()
+    if not {"SSL_CERT_FILE", "SSL_CERT_DIR"} & os.environ.keys():
+        context.load_verify_locations(certifi.where())
+    return context
+
+
+async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    left = REPLY_BYTES
+    while chunk := await response.content.readany():
+        left -= len(chunk)
+        if left < 0:
+            raise aiohttp.ClientPayloadError(f"a reply of more than {REPLY_BYTES:,} bytes")
+        yield chunk
+
+
+async def _in_time(chunks: AsyncIterator[bytes], deadline: float, seconds: float) -> AsyncIterator[bytes]:
+    while True:
+        with _told_late(seconds):
+            async with asyncio.timeout_at(deadline):
+                chunk = await anext(chunks, None)
+        if chunk is None:
+            return
+        yield chunk
+
+
+async def without(secret: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A reply's bytes without the secret, which may come in pieces."""
+    kept = b""
+    async for chunk in chunks:
+        if not secret:
+            yield chunk
+            continue
+        whole = (kept + chunk).replace(secret, HIDDEN)
+        held = _begun(whole, secret)
+        whole, kept = whole[: len(whole) - held], whole[len(whole) - held :]
+        if whole:
+            yield whole
+    if kept:
+        yield kept
 
 
 def _begun(text: bytes, secret: bytes) -> int:
@@ -134,8 +217,36 @@ def _begun(text: bytes, secret: bytes) -> int:
     return next((n for n in range(min(len(text), len(secret) - 1), 0, -1) if text.endswith(secret[:n])), 0)
 
 
-def _late(seconds: float, request: httpx2.Request) -> httpx2.ReadTimeout:
-    return httpx2.ReadTimeout(f"no whole reply within {seconds:g} s", request=request)
+@contextmanager
+def _told_late(seconds: float) -> Iterator[None]:
+    """Raises aiohttp's error where time is over."""
+    try:
+        yield
+    except TimeoutError as error:
+        if isinstance(error, aiohttp.ClientError):  # nobody listens
+            raise
+        raise aiohttp.ServerTimeoutError(f"no whole reply within {seconds:g} s") from None
+
+
+def pause(attempt: int, headers: Mapping[str, str]) -> float:
+    """Seconds before a request is sent again: what the reply's headers ask for, at most `LONGEST_TOLD`; else by how
+    often it was sent before.
+    """
+    told = _retry_after(headers)
+    if 0 < told <= LONGEST_TOLD:
+        return told
+    return min(FIRST_WAIT * 2.0**attempt, LONGEST_WAIT) * random.uniform(0.75, 1)
+
+
+def _retry_after(headers: Mapping[str, str]) -> float:
+    """OpenAI's milliseconds, or Retry-After: seconds or a date; 0 where neither is there."""
+    try:
+        if "retry-after-ms" in headers:
+            return float(headers["retry-after-ms"]) / 1000
+        return float(headers.get("Retry-After", "0"))
+    except ValueError:
+        date = email.utils.parsedate_tz(headers.get("Retry-After", ""))
+        return email.utils.mktime_tz(date) - time.time() if date else 0.0
 
 
 def checked_url(url: str, name: str) -> str:

@@ -8,17 +8,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import aiohttp
-import httpx2
-import openai
 
 from steprag.config.sections import JudgeConfig, PolicyConfig
 from steprag.console.progress import say
@@ -26,7 +24,7 @@ from steprag.engines.launch import EngineSpec
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import serving_us
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable, quoted
-from steprag.net.bounded_http import BoundedClient
+from steprag.net.bounded_http import BoundedClient, Reply, pause
 from steprag.policy.dialect import STREAMED, EndpointDialect
 from steprag.policy.gate import Gate
 from steprag.policy.listing import compare, served_models
@@ -34,7 +32,6 @@ from steprag.policy.protocols import Listener, Policy
 from steprag.policy.refusals import (
     FirstRequests,
     ProviderProblem,
-    causes_of,
     problem_in,
     problem_of,
     reason,
@@ -47,24 +44,39 @@ from steprag.policy.scoring import EndpointScorer
 from steprag.policy.streams import reply_in, whole_reply
 from steprag.types import Message, Sample
 
+OPENAI = "https://api.openai.com/v1"
+"""What is asked where neither `policy.base_url` nor OPENAI_BASE_URL names an endpoint."""
+ACCOUNTS = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
+"""Headers of OpenAI's accounts, by the variables that the `openai` package reads, too."""
 LISTLESS = (404, 405, 501)
 """What endpoints without a list of models answer."""
-NOBODY = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout)
+NOBODY = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 """What a request ends in where nobody listens."""
 LIST_SECONDS = 30
 """Until a list of models counts as lost."""
+Given = TypeVar("Given")
 
 
-class _AioClient(BoundedClient, openai.DefaultAioHttpClient):
-    """Uses aiohttp: httpx2's own pool checks every connection on every request, half as much work again at 64."""
+class _Refused(Exception):
+    """A reply whose status is no success."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
+        super().__init__(status)
+        self.headers, self.problem = headers, problem_of(status, content)
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same request may succeed a little later, as the endpoint says, or else its status."""
+        said = self.headers.get("x-should-retry")
+        return said == "true" if said in ("true", "false") else self.problem.passing
 
 
 class OpenAIPolicy:
     """A policy behind an OpenAI-compatible endpoint. Use as an async context manager.
 
-    The caller bounds the requests in flight (`steprag.policy.gate`). The `openai` package retries 408, 409, 429, 5xx
-    and lost connections, honouring Retry-After; malformed replies are asked for again as often. A failure that remains
-    is a PolicyError.
+    The caller bounds the requests in flight (`steprag.policy.gate`). A passing refusal (`steprag.policy.refusals`) and
+    a lost connection are asked again, `policy.retries` times, as Retry-After says; malformed replies as often. A
+    failure that remains is a PolicyError.
     """
 
     def __init__(
@@ -77,17 +89,13 @@ class OpenAIPolicy:
         self._dialect, self._key_env = EndpointDialect(config), config.api_key_env
         self._first = FirstRequests()
         self._key = key = key or api_key(config.api_key_env, base_url)
-        asked = base_url or os.environ.get("OPENAI_BASE_URL", "")  # where the package asks, too
-        self._client = openai.AsyncOpenAI(
-            api_key=key,
-            base_url=base_url,
-            timeout=config.timeout,
-            max_retries=config.retries,
-            http_client=_AioClient(asked, seconds=config.timeout, secret=key),
-        )
-        self._options: openai.RequestOptions = {}
+        self._url = (base_url or os.environ.get("OPENAI_BASE_URL") or OPENAI).rstrip("/")
+        accounts = {} if base_url else {name: os.environ.get(variable) for name, variable in ACCOUNTS.items()}
+        headers = {"Authorization": f"Bearer {key}", **{name: value for name, value in accounts.items() if value}}
+        self._client = BoundedClient(self._url, seconds=config.timeout, secret=key, headers=headers)
+        self._headers: dict[str, str] = {}
         self._scorers: list[EndpointScorer] = []
-        self._where = f"{model} at {self._client.base_url}"
+        self._where = f"{model} at {self._url}"
 
     async def __aenter__(self) -> OpenAIPolicy:
         return self
@@ -95,7 +103,7 @@ class OpenAIPolicy:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._client.close()
+        await self._client.aclose()
 
     @property
     def learnt(self) -> dict[str, str | None]:
@@ -115,7 +123,7 @@ class OpenAIPolicy:
         if self._config.session_header is None:
             return self
         other = copy.copy(self)
-        other._options = {"headers": {self._config.session_header: quote(name, safe="/")}}
+        other._headers = {self._config.session_header: quote(name, safe="/")}
         return other
 
     def repeats(self, messages: tuple[Message, ...], allowed: tuple[str, ...]) -> bool:
@@ -128,18 +136,17 @@ class OpenAIPolicy:
 
         Raises PolicyUnavailable before any work is done, where nothing answers or all is redirected.
         """
-        url, served = str(self._client.base_url), {}
+        url, served = self._url, {}
         try:
-            asked = self._client.models.with_raw_response.list(timeout=min(self._config.timeout, LIST_SECONDS))
-            served = served_models((await asked).text, url)
-        except openai.APIStatusError as error:
-            problem = problem_of(error.status_code, error.response.content)
-            if 300 <= problem.status < 400:
-                raise refusal(problem, self._where, self._key_env) from None
-            if problem.status not in LISTLESS:
-                say(f"warning: {url} gives no list of models ({problem}); the first request will tell")
-        except (openai.APIError, aiohttp.ClientError, ValueError) as error:
-            if any(isinstance(cause, NOBODY) for cause in causes_of(error)):
+            reply = await self._retried(self._listed)
+            served = served_models(reply.content.decode(errors="replace"), url)
+        except _Refused as error:
+            if 300 <= error.problem.status < 400:
+                raise refusal(error.problem, self._where, self._key_env) from None
+            if error.problem.status not in LISTLESS:
+                say(f"warning: {url} gives no list of models ({error.problem}); the first request will tell")
+        except (aiohttp.ClientError, ValueError) as error:
+            if isinstance(error, NOBODY):
                 raise PolicyUnavailable(f"no model answers at {url}: {reason(error)}") from None
             say(f"warning: {url} gives no list of models ({reason(error)}); the first request will tell")
         compare(self._model, served, url)
@@ -154,7 +161,7 @@ class OpenAIPolicy:
         request = self._request(messages, allowed, n, seed)
 
         async def ask() -> Sample:
-            return self._sample(await self._told(request, partial(self._posted, "/chat/completions")), messages)
+            return self._sample(await self._told(request, partial(self._posted, self._chat)), messages)
 
         return await self._until_sane(ask)
 
@@ -166,19 +173,24 @@ class OpenAIPolicy:
         request |= STREAMED
 
         async def heard(body: dict[str, Any]) -> object:
-            chunks = await self._client.post(
-                "/chat/completions", cast_to=object, body=body, options=self._options, stream=True,
-                stream_cls=openai.AsyncStream[object],
-            )  # fmt: skip
-            async with chunks:
-                parts = chunks.response.aiter_bytes()
+            async with AsyncExitStack() as stack:
+
+                async def begin() -> AsyncIterator[bytes]:
+                    sent = self._client.posted(self._chat, body, self._headers)
+                    status, headers, parts = await stack.enter_async_context(sent)
+                    if not 200 <= status < 300:
+                        raise _Refused(status, headers, b"".join([part async for part in parts]))
+                    return parts
+
+                try:
+                    parts = await self._retried(begin)
+                except aiohttp.ClientError as error:
+                    raise unreachable(error, self._where) from None
                 return await whole_reply(parts, begun(messages), listener, thinks=self._grammar.thinks)
 
         try:
             return self._sample(await self._told(request, heard), messages)
-        except openai.APIError as error:
-            raise unreachable(error, self._where) from None
-        except (ValueError, RecursionError, aiohttp.ClientError, httpx2.HTTPError) as error:
+        except (ValueError, RecursionError, aiohttp.ClientError) as error:
             raise PolicyError(f"{self._where}: the reply broke off ({reason(error)})") from None
 
     async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
@@ -192,14 +204,17 @@ class OpenAIPolicy:
 
     async def _post(self, path: str, body: dict[str, Any]) -> object:
         """A request to a path below the endpoint's root, which lies above `/v1`."""
-        root = str(self._client.base_url).rstrip("/").removesuffix("/v1")
+        root = self._url.removesuffix("/v1")
         options = chat_options(self._config) if "messages" in body else {}
         return await self._told({**body, **options}, partial(self._posted, f"{root}{path}"))
 
-    async def _posted(self, path: str, body: dict[str, Any]) -> object:
+    async def _posted(self, url: str, body: dict[str, Any]) -> object:
         """The JSON reply to a request. Raises ValueError where it is none, or tells that the endpoint is busy."""
-        got = await self._client.post(path, cast_to=httpx2.Response, body=body, options=self._options)
-        reply = reply_in(got.content)
+
+        async def ask() -> Reply:
+            return _success(await self._client.post(url, body, self._headers))
+
+        reply = reply_in((await self._retried(ask)).content)
         problem = problem_in(reply)
         if problem is not None and problem.passing:
             raise ValueError(str(problem))
@@ -215,8 +230,8 @@ class OpenAIPolicy:
             try:
                 reply = await send(body)
                 problem = problem_in(reply)
-            except openai.APIStatusError as error:
-                reply, problem = None, problem_of(error.status_code, error.response.content)
+            except _Refused as error:
+                reply, problem = None, error.problem
             if problem is None:
                 self._first.answered = True
                 return reply
@@ -246,20 +261,52 @@ class OpenAIPolicy:
     def _request(self, messages: tuple[Message, ...], allowed: tuple[str, ...], n: int, seed: int) -> dict[str, Any]:
         return request_body(self._config, self._model, self._grammar, messages, allowed, n=n, seed=seed)
 
+    @property
+    def _chat(self) -> str:
+        return f"{self._url}/chat/completions"
+
+    async def _listed(self) -> Reply:
+        return _success(await self._client.get(f"{self._url}/models", min(self._config.timeout, LIST_SECONDS)))
+
+    async def _retried(self, ask: Callable[[], Awaitable[Given]]) -> Given:
+        """What `ask` gives, asked `policy.retries` times more where it is refused for a while or nothing comes. Raises
+        what it raises the last time.
+        """
+        for attempt in range(self._config.retries):
+            headers: Mapping[str, str] = {}
+            try:
+                return await ask()
+            except _Refused as error:
+                if not error.passing:
+                    raise
+                headers = error.headers
+            except aiohttp.InvalidURL:
+                raise
+            except aiohttp.ClientError:  # asked again, and told if it is the last
+                pass
+            await asyncio.sleep(pause(attempt, headers))
+        return await ask()
+
     async def _until_sane(self, ask: Callable[[], Awaitable[Sample]]) -> Sample:
         """The first reply that makes sense, of `policy.retries` + 1. Raises PolicyError."""
         last: Exception | None = None
         for attempt in range(self._config.retries + 1):
             if attempt:
-                await asyncio.sleep(min(0.5 * 2 ** (attempt - 1), 8))  # as the package waits before its own retries
+                await asyncio.sleep(pause(attempt - 1, {}))
             try:
                 return await ask()
-            except openai.APIError as error:
+            except aiohttp.ClientError as error:
                 raise unreachable(error, self._where) from None
-            except (ValueError, RecursionError, aiohttp.ClientError) as error:
-                last = error  # no JSON, no UTF-8, no HTTP, no end of nesting: the package translates none of them
+            except (ValueError, RecursionError) as error:
+                last = error  # no JSON, no UTF-8, no end of nesting
         error = PolicyError(f"{self._where}: every reply was broken; the last: {reason(last)}")
         raise self._first.weighed(error, reason(last))
+
+
+def _success(reply: Reply) -> Reply:
+    if not 200 <= reply.status < 300:
+        raise _Refused(reply.status, reply.headers, reply.content)
+    return reply
 
 
 @asynccontextmanager

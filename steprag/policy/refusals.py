@@ -253,18 +253,12 @@ class FirstRequests:
 
 def unreachable(error: Exception, where: str) -> StepragError:
     """Our error where no reply came: this one request failed, or nothing answers at all."""
-    if any(isinstance(cause, aiohttp.ClientConnectorError) for cause in causes_of(error)):
+    if isinstance(error, aiohttp.ClientConnectorError):
         # a lost connection is one request's bad luck; no listener is not
         return PolicyUnavailable(f"{where}: nothing answers ({reason(error)})")
     return PolicyError(f"{where}: {reason(error)}")
 
 
-def causes_of(error: BaseException) -> list[BaseException]:
-    """The error and all that it was raised from, the outermost first: openai's own, the transport's, aiohttp's."""
-    return [error, *(causes_of(error.__cause__) if error.__cause__ else ())]
-
-
 def reason(error: Exception | None) -> str:
-    """The innermost error in one line: openai calls every lost connection a time-out."""
-    said = str(getattr(error, "__cause__", None) or "") or str(getattr(error, "message", error))
-    return " ".join(said.split())[:300]
+    """An error in one line."""
+    return " ".join((str(error) or type(error).__name__).split())[:300]
