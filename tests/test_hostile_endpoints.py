@@ -28,7 +28,8 @@ from steprag.config.load import load_config
 from steprag.config.sections import PolicyConfig, RetrieverConfig
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable, RetrieverError
 from steprag.net import bounded_http
-from steprag.net.bounded_http import _begun, checked_url, without
+from steprag.net.bounded_http import _begun, without
+from steprag.net.hosts import checked_url
 from steprag.policy.client import OpenAIPolicy
 from steprag.records.jsonl import read_records
 from steprag.runs.run import read_manifest

@@ -15,7 +15,8 @@ from indexes.ranking.rankings import asked_of, named
 from steprag.config.sections import RetrieverConfig
 from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError, RetrieverError
-from steprag.net.bounded_http import BoundedClient, Reply, checked_url, pause
+from steprag.net.bounded_http import BoundedClient, Reply, pause
+from steprag.net.hosts import checked_url
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import dump_line, line_hash
 from steprag.records.spellings import PASSAGE_IDS, passage_from_row, plain

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from steprag.errors import quoted
-from steprag.net.bounded_http import checked_url
+from steprag.net.hosts import checked_url
 
 Positive = Annotated[int, Field(ge=1)]
 REMOTE = ("openai", "sglang")

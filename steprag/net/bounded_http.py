@@ -247,22 +247,3 @@ def _retry_after(headers: Mapping[str, str]) -> float:
     except ValueError:
         date = email.utils.parsedate_tz(headers.get("Retry-After", ""))
         return email.utils.mktime_tz(date) - time.time() if date else 0.0
-
-
-def checked_url(url: str, name: str) -> str:
-    """An endpoint's URL. Raises ValueError, without the URL, for one that cannot be asked or that carries a password
-    or a key: URLs are shown and kept in manifests, where keys must not stand.
-    """
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and url.isprintable() and " " not in url
-        _ = parts.port
-    except ValueError:
-        usable, parts = False, None
-    if parts is None or not usable:
-        raise ValueError(f"{name} is no URL of an endpoint; write http://HOST:PORT/… or https://…")
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(f"{name} holds a name or a password; put the key into an environment variable instead")
-    if parts.query or parts.fragment:
-        raise ValueError(f"{name} goes on with ? or #; end it before, and put a key into an environment variable")
-    return url

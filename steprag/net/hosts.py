@@ -1,4 +1,4 @@
-"""Names and sockets of this machine, and whether a request comes from a page of a stranger's site.
+"""Addresses of endpoints, names and sockets of this machine; whether a request comes from a page of a stranger's site.
 
 Loopback is not enough: a page can send requests to this machine, and can make its own name point here (DNS rebinding).
 """
@@ -35,6 +35,25 @@ def is_local(url: str) -> bool:
     except ValueError:  # such as http://[
         return False
     return is_loopback(host) or host in ("0.0.0.0", "::")
+
+
+def checked_url(url: str, name: str) -> str:
+    """An endpoint's URL. Raises ValueError, without the URL, for one that cannot be asked or that carries a password
+    or a key: URLs are shown and kept in manifests, where keys must not stand.
+    """
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and url.isprintable() and " " not in url
+        _ = parts.port
+    except ValueError:
+        usable, parts = False, None
+    if parts is None or not usable:
+        raise ValueError(f"{name} is no URL of an endpoint; write http://HOST:PORT/… or https://…")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(f"{name} holds a name or a password; put the key into an environment variable instead")
+    if parts.query or parts.fragment:
+        raise ValueError(f"{name} goes on with ? or #; end it before, and put a key into an environment variable")
+    return url
 
 
 def listen(host: str, port: int) -> socket.socket:
