@@ -288,7 +288,7 @@ def _pdf(path: str, out: Read) -> None:
     for number in range(1, out.pages + 1):
         try:
             page = document[number - 1]
-            pages.append(_in_columns(list(_lines(page, number))))
+            pages.append(_in_columns(_in_rows(list(_lines(page, number)))))
             if not pages[-1] and any(True for _ in page.get_objects([pdfium.raw.FPDF_PAGEOBJ_IMAGE], max_depth=3)):
                 without["scanned"].append(number)
         except pdfium.PdfiumError:
@@ -313,9 +313,15 @@ def _lines(page: Any, number: int) -> Iterator[Line]:
         raw.FPDFText_GetFontInfo(text, at, font, len(font), None)
         return raw.FPDFText_GetFontWeight(text, at) >= 600 or b"bold" in font.value.lower()
 
+    def ended(line: Line) -> Line:
+        return replace(line, size=sorted(sizes)[len(sizes) // 2], bold=line.bold and is_bold(last))
+
     for index, char in enumerate([*chars, "\n"]):
         if not char.isspace():
             raw.FPDFText_GetLooseCharBox(text, index, box)
+            if line and (box.top <= line.bottom or box.bottom >= line.top):  # PDFium ends no line of one letter
+                yield ended(line)
+                line, sizes = None, []
             sizes.append(box.top - box.bottom)
             line, last = line or Line(number, [], sizes[-1], is_bold(index), box.top, box.bottom), index
             gap = box.left - line.cells[-1][1] if line.cells else 1e9
@@ -323,7 +329,7 @@ def _lines(page: Any, number: int) -> Iterator[Line]:
                 line.cells.append((box.left, box.right, ""))
             line.cells[-1] = line.cells[-1][0], box.right, line.cells[-1][2] + char
         elif line and char == "\n":
-            yield replace(line, size=sorted(sizes)[len(sizes) // 2], bold=line.bold and is_bold(last))
+            yield ended(line)
             line, sizes = None, []
         elif line:
             left, right, said = line.cells[-1]
@@ -347,6 +353,73 @@ def _in_columns(lines: list[Line]) -> list[Line]:
             run = [replace(line, cells=line.cells[side : side + 1]) for side in (0, 1) for line in run]
         done += run
     return done
+
+
+def _in_rows(lines: list[Line]) -> list[Line]:
+    """The lines; where a table was drawn one column after the other, its rows. Such columns stand to the right of one
+    another on the same heights, have three rows or more, and one of them has few words, as columns of prose have not.
+    """
+    falls: list[list[Line]] = []
+    for line in lines:  # from one line to those below it
+        if falls and line.top < falls[-1][-1].top + 0.5 * line.size:
+            falls[-1].append(line)
+        else:
+            falls.append([line])
+    done, at = list[Line](), 0
+    while at < len(falls):
+        columns, rest, end = _columns(falls, at)
+        if len(columns) > 1:
+            done += falls[at][: -len(columns[0])]
+            done += _rows(columns)
+            falls[end] = rest
+            at = end if rest else end + 1
+        else:
+            done += falls[at]
+            at += 1
+    return done
+
+
+def _columns(falls: list[list[Line]], at: int) -> tuple[list[list[Line]], list[Line], int]:
+    """The columns of a table whose first one ends the fall `at`, what follows the last one in its fall, and where that
+    fall stands. Fewer than two columns: there is no table.
+    """
+    if at + 1 == len(falls):
+        return [], [], at
+    first = [line for line in falls[at] if line.top < falls[at + 1][0].top + 0.5 * line.size]
+    columns, rest, end = [first], list[Line](), at
+    while end + 1 < len(falls) and not rest:
+        edge = max(line.cells[-1][1] for line in columns[-1])
+        fall = falls[end + 1]
+        inside = next((place for place, line in enumerate(fall) if line.cells[0][0] < edge), len(fall))
+        column, after = fall[:inside], fall[inside:]
+        level = sum(any(_is_level(line, head) for line in column) for head in first)
+        if level < max(3, 0.6 * len(first)):
+            break
+        columns, rest, end = [*columns, column], after, end + 1
+    every = [line for column in columns for line in column]
+    prose = all(sum(len(line.text.split()) for line in column) >= 3.5 * len(column) for column in columns)
+    bullets = sum(_BULLET.match(line.text) is not None for line in every) > 0.5 * len(every)
+    if prose or bullets or any(len(line.cells) > 1 for line in every):
+        return [], [], at
+    return columns, rest, end
+
+
+def _is_level(one: Line, other: Line) -> bool:
+    return abs(one.top + one.bottom - other.top - other.bottom) < 0.6 * other.size
+
+
+def _rows(columns: list[list[Line]]) -> Iterator[Line]:
+    """Rows of columns, one for each line of the first; a line between two rows goes on in the cell of the upper one."""
+    heads = columns[0]
+    for place, head in enumerate(heads):
+        under = heads[place + 1].top if place + 1 < len(heads) else -1e9
+        cells = [head.cells[0]]
+        for column in columns[1:]:
+            said = [line for line in column if under + 0.3 * head.size < line.top <= head.top + 0.3 * head.size]
+            if said:
+                ends = min(line.cells[0][0] for line in said), max(line.cells[0][1] for line in said)
+                cells.append((*ends, " ".join(line.text for line in said)))
+        yield replace(head, cells=cells)
 
 
 def _without_edges(pages: list[list[Line]], out: Read) -> list[Line]:

@@ -254,6 +254,38 @@ class Documents:
             say(f"index: files of other types are not read: {named}")
 
 
+def read_document(path: Path, config: DocumentsConfig) -> tuple[Document, list[Passage]]:
+    """What one file was and gave. Raises ModuleNotFoundError where a package is missing."""
+    documents = Documents(path, config)
+    passages = [value for _, _, value in documents.items() if isinstance(value, Passage)]
+    return documents._gave[0], passages
+
+
+class Originals:
+    """The documents that an index folder was built of, as far as they stand where they stood."""
+
+    def __init__(self, folder: Path, corpus: str) -> None:
+        path = Path(corpus)
+        self._folder, self._root = folder, path if path.is_dir() else path.parent
+
+    @cached_property
+    def _known(self) -> dict[str, Document]:
+        file = self._folder / DOCUMENTS
+        return {one.path: one for one in read_records(file, Document)} if file.is_file() else {}
+
+    def document(self, passage_id: str, *, checked: bool = False) -> Path | None:
+        """As `steprag.agent.retriever.Documented`: a stranger's index leads to no file whose hash it does not have."""
+        one = self._known.get(passage_id.rpartition("#")[0])
+        path = self._root / one.path if one else None
+        if one is None or path is None or path.suffix.lower() not in KINDS or not path.is_file():
+            return None
+        facts = path.stat()
+        if facts.st_size != one.bytes or not path.resolve().is_relative_to(self._root.resolve()):
+            return None
+        same = not checked or facts.st_mtime_ns == one.mtime_ns or file_hash(path) == one.sha256
+        return path if same else None
+
+
 def cut(blocks: Iterable[tuple[str, int, str]], path: str) -> Iterator[Passage]:
     """A document's blocks as passages of `MOST` words or a little more. A heading begins a passage, and sentences and
     rows of tables stay whole where they are no longer than one.

@@ -91,7 +91,7 @@ def open_source(corpus: str, config: DocumentsConfig | None = None, known: Path 
         paths = sorted(file for file in path.iterdir() if file.name.endswith(FOLDER_FILES))
         paths = [file for file in paths if not file.name.startswith("queries.")]  # BEIR's questions, beside its corpus
     if not paths or _is_document(path):
-        return _documents(path, corpus, config or DocumentsConfig(), known)
+        return _documents(path, config or DocumentsConfig(), known)
     readers = [_reader(file) for file in paths]
 
     def items() -> Iterator[Item]:
@@ -102,7 +102,7 @@ def open_source(corpus: str, config: DocumentsConfig | None = None, known: Path 
     return Source(corpus, tuple(str(file) for file in paths), lambda: files_hash(paths), items)
 
 
-def _documents(path: Path, corpus: str, config: DocumentsConfig, known: Path | None) -> Source:
+def _documents(path: Path, config: DocumentsConfig, known: Path | None) -> Source:
     found = Documents(path, config, known)
     if not found.found:
         endings = f"no corpus files ({', '.join(FOLDER_FILES)}) and no documents ({', '.join(KINDS)})"
@@ -112,7 +112,7 @@ def _documents(path: Path, corpus: str, config: DocumentsConfig, known: Path | N
         for number, page, value in found.items():
             yield number, page, value if isinstance(value, Passage) else Problem(value[0], value[2])
 
-    return Source(corpus, found.files, lambda: found.identity, items, found)
+    return Source(str(path.absolute()), found.files, lambda: found.identity, items, found)
 
 
 def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, Passage | Problem]]]:

@@ -17,6 +17,7 @@ from inference.chat.http.service import ChatService
 from inference.chat.memory import ChoiceFormat, QuestionFormat, Rewriter
 from inference.chat.turns.citations import Support
 from inference.chat.turns.desk import Desk
+from inference.chat.turns.files import ConversationFiles
 from inference.chat.turns.player import ChatAgent
 from inference.chat.turns.store import TurnStore
 from inference.config import DEMO_INDEX, config_of
@@ -132,7 +133,8 @@ async def _chat_agent(
         for mode in modes.values():
             await mode.retriever.ready()
         history, seed = config.serve.history, config.seed
-        yield ChatAgent(modes, agent.policy, rewriter, journal, store, history, seed, support, again)
+        files = ConversationFiles(folder, config.serve) if config.serve.files else None
+        yield ChatAgent(modes, agent.policy, rewriter, journal, store, history, seed, support, again, files)
 
 
 def modes_of(environment: Environment) -> dict[str, Environment]:

@@ -20,6 +20,8 @@ export function Welcome({ info, mode, controller }) {
         <b>${actionName(action)}</b> <span>${words}</span>
       </li>`)}
     </ol>
+    ${info.files && html`<p class="about">Drop files of your own anywhere on this page, or take the paper clip below: the agent
+      searches them beside the index.</p>`}
     ${info.examples.length > 0 && html`<h2>Try one</h2>
     <ul class="examples">
       ${info.examples.map((question) => html`<li key=${question}>
