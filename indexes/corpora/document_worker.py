@@ -357,7 +357,7 @@ def _in_columns(lines: list[Line]) -> list[Line]:
 
 def _in_rows(lines: list[Line]) -> list[Line]:
     """The lines; where a table was drawn one column after the other, its rows. Such columns stand to the right of one
-    another on the same heights, have three rows or more, and one of them has few words, as columns of prose have not.
+    another on the same heights, have three rows or more, and in one of them most lines have three words or fewer.
     """
     falls: list[list[Line]] = []
     for line in lines:  # from one line to those below it
@@ -397,7 +397,7 @@ def _columns(falls: list[list[Line]], at: int) -> tuple[list[list[Line]], list[L
             break
         columns, rest, end = [*columns, column], after, end + 1
     every = [line for column in columns for line in column]
-    prose = all(sum(len(line.text.split()) for line in column) >= 3.5 * len(column) for column in columns)
+    prose = all(2 * sum(len(line.text.split()) > 3 for line in column) >= len(column) for column in columns)
     bullets = sum(_BULLET.match(line.text) is not None for line in every) > 0.5 * len(every)
     if prose or bullets or any(len(line.cells) > 1 for line in every):
         return [], [], at

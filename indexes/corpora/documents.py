@@ -162,11 +162,13 @@ class Documents:
         try:
             facts = path.stat()
             one.bytes, one.mtime_ns = facts.st_size, facts.st_mtime_ns
-            one.sha256 = before.sha256 if before and one.is_as(before) else file_hash(path)
+            if one.bytes > self._config.megabytes << 20:
+                said = f"has {one.bytes >> 20:,} MiB: --documents.megabytes raises the bound"
+                one.problems.append(("large", 0, said))
+            else:
+                one.sha256 = before.sha256 if before and one.is_as(before) else file_hash(path)
         except OSError as error:
             one.problems.append(("unreadable", 0, f"cannot be opened: {error.strerror}"))
-        if one.bytes > self._config.megabytes << 20:
-            one.problems.append(("large", 0, f"has {one.bytes >> 20:,} MiB: --documents.megabytes raises the bound"))
 
     def items(self) -> Iterator[tuple[int, int, Passage | Trouble]]:
         """Document (its position), page, and each passage and problem in order."""
