@@ -271,20 +271,23 @@ class Originals:
         self._folder, self._root = folder, path if path.is_dir() else path.parent
 
     @cached_property
-    def _known(self) -> dict[str, Document]:
+    def _known(self) -> dict[str, tuple[int, int, str]]:
+        """By path, the size, time and hash of what was read."""
         file = self._folder / DOCUMENTS
-        return {one.path: one for one in read_records(file, Document)} if file.is_file() else {}
+        read = read_records(file, Document) if file.is_file() else ()
+        return {one.path: (one.bytes, one.mtime_ns, one.sha256) for one in read if one.passages}
 
     def document(self, passage_id: str, *, checked: bool = False) -> Path | None:
         """As `steprag.agent.retriever.Documented`: a stranger's index leads to no file whose hash it does not have."""
-        one = self._known.get(passage_id.rpartition("#")[0])
-        path = self._root / one.path if one else None
-        if one is None or path is None or path.suffix.lower() not in KINDS or not path.is_file():
+        name = passage_id.rpartition("#")[0]
+        size, changed, sha256 = self._known.get(name, (0, 0, ""))
+        path = self._root / name
+        if not sha256 or path.suffix.lower() not in KINDS or not path.is_file():
             return None
         facts = path.stat()
-        if facts.st_size != one.bytes or not path.resolve().is_relative_to(self._root.resolve()):
+        if facts.st_size != size or not path.resolve().is_relative_to(self._root.resolve()):
             return None
-        same = not checked or facts.st_mtime_ns == one.mtime_ns or file_hash(path) == one.sha256
+        same = not checked or facts.st_mtime_ns == changed or file_hash(path) == sha256
         return path if same else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import math
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -24,7 +25,7 @@ from inference.config import DEMO_INDEX, config_of
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, OpenAgent, make_environment, open_agent
-from steprag.agent.retriever import PLACES, Sourced
+from steprag.agent.retriever import PLACES, Documented, Sourced
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
@@ -132,6 +133,8 @@ async def _chat_agent(
         modes, store = modes_of(environment), TurnStore(folder)
         for mode in modes.values():
             await mode.retriever.ready()
+            if isinstance(mode.retriever, Documented):  # it reads its list
+                await asyncio.to_thread(mode.retriever.document, "")
         history, seed = config.serve.history, config.seed
         files = ConversationFiles(folder, config.serve) if config.serve.files else None
         yield ChatAgent(modes, agent.policy, rewriter, journal, store, history, seed, support, again, files)
