@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,14 @@ def test_an_index_opens_its_own_documents_as_they_were_read_and_no_other_file(tm
     folder = build_index(str(corpus), tmp_path / "index", IndexConfig(encoder="none")).path
     retriever: Any = open_retriever(folder)
     with (folder / "documents.jsonl").open("a") as listed:  # as a stranger's index may have it
-        listed.write(f'{{"path":"../secret.txt","bytes":6,"mtime_ns":{secret.stat().st_mtime_ns},"sha256":"{"0" * 64}","passages":1}}\n')
+        facts = {
+            "path": "../secret.txt",
+            "bytes": 6,
+            "mtime_ns": secret.stat().st_mtime_ns,
+            "sha256": "0",
+            "passages": 1,
+        }
+        listed.write(f"{json.dumps(facts)}\n")
     assert isinstance(retriever, Documented)
     assert retriever.document("deep/hand.pdf#1", checked=True) == corpus / "deep/hand.pdf"
     (corpus / "deep/hand.pdf").touch()  # its time alone

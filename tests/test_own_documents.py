@@ -140,6 +140,8 @@ COLUMNWISE = {
                               + lines("The next column goes on", "too.", "And still another one goes", "on.", x=310),
                               "A column goes on and ends. Another one goes on and on to here.\nThe next column goes on"
                               " too. And still another one goes on."),
+    "few letters, which PDFium takes for words written downwards": (
+        column(36, *(f"item {n}" for n in "4567"), apart=13), "item 4 item 5 item 6 item 7"),
     "lists in two columns": (lines("- a", "- b", "- c") + lines("- d", "- e", "- f", x=310),
                              "- a\n- b\n- c\n- d\n- e\n- f"),
 }  # fmt: skip

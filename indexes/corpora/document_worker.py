@@ -302,12 +302,14 @@ def _pdf(path: str, out: Read) -> None:
 
 
 def _lines(page: Any, number: int) -> Iterator[Line]:
-    """A page's lines, in the order in which PDFium gives them."""
+    """A page's lines, in the order in which PDFium gives them. Heights say where one ends: of a page with few words
+    PDFium may believe that it is written downwards, and end a line behind every letter or none.
+    """
     from pypdfium2 import raw
 
     text, box, font = page.get_textpage(), raw.FS_RECTF(), ctypes.create_string_buffer(128)
     chars = [chr(raw.FPDFText_GetUnicode(text, index)) for index in range(raw.FPDFText_CountChars(text))]
-    line, sizes, last = None, list[float](), 0
+    line, sizes, last, between = None, list[float](), 0, ""
 
     def is_bold(at: int) -> bool:
         raw.FPDFText_GetFontInfo(text, at, font, len(font), None)
@@ -316,24 +318,33 @@ def _lines(page: Any, number: int) -> Iterator[Line]:
     def ended(line: Line) -> Line:
         return replace(line, size=sorted(sizes)[len(sizes) // 2], bold=line.bold and is_bold(last))
 
-    for index, char in enumerate([*chars, "\n"]):
-        if not char.isspace():
-            raw.FPDFText_GetLooseCharBox(text, index, box)
-            if line and (box.top <= line.bottom or box.bottom >= line.top):  # PDFium ends no line of one letter
-                yield ended(line)
-                line, sizes = None, []
-            sizes.append(box.top - box.bottom)
-            line, last = line or Line(number, [], sizes[-1], is_bold(index), box.top, box.bottom), index
-            gap = box.left - line.cells[-1][1] if line.cells else 1e9
-            if gap > 0.9 * line.size and not (line.cells and _BULLET.fullmatch(f"{line.cells[-1][2].strip()} ")):
-                line.cells.append((box.left, box.right, ""))
-            line.cells[-1] = line.cells[-1][0], box.right, line.cells[-1][2] + char
-        elif line and char == "\n":
+    for index, char in enumerate(chars):
+        if char.isspace():
+            between = "\n" if char in "\r\n" else between or " "
+            continue
+        raw.FPDFText_GetLooseCharBox(text, index, box)
+        if line and _is_over(line, box, broken=between == "\n"):
             yield ended(line)
             line, sizes = None, []
-        elif line:
-            left, right, said = line.cells[-1]
-            line.cells[-1] = left, right, f"{said} "
+        sizes.append(box.top - box.bottom)
+        line, last = line or Line(number, [], sizes[-1], is_bold(index), box.top, box.bottom), index
+        gap = box.left - line.cells[-1][1] if line.cells else 1e9
+        if gap > 0.9 * line.size and not (line.cells and _BULLET.fullmatch(f"{line.cells[-1][2].strip()} ")):
+            line.cells.append((box.left, box.right, ""))
+        left, _, said = line.cells[-1]
+        blank = " " if between == " " or (between and gap > 0.15 * line.size) else ""
+        line.cells[-1], between = (left, box.right, f"{said}{blank}{char}"), ""
+    if line:
+        yield ended(line)
+
+
+def _is_over(line: Line, box: Any, *, broken: bool) -> bool:
+    """Whether a letter begins another line. `broken`: PDFium says so; it counts where the letter is lower or to the
+    left.
+    """
+    level = abs(box.top + box.bottom - line.top - line.bottom) < 0.4 * line.size
+    on = level and box.left > line.cells[-1][1] - 0.1 * line.size
+    return box.top <= line.bottom or box.bottom >= line.top or (broken and not on)
 
 
 def _in_columns(lines: list[Line]) -> list[Line]:
