@@ -120,6 +120,7 @@ def column(x: float, *texts: str, top: float = 700, apart: float = 20) -> list[T
 
 AROUND = lines("Here is what each of us earns in a year, by rank.", top=760), lines("The text goes on below.", top=600)
 PROSE = [[f"{side} {n} goes on and on" for n in "abcdef"] for side in ("left", "right")]
+TURNED = "BT /F 11 Tf 0 1 -1 0 30 100 Tm (written upwards at the edge) Tj ET BT /F 11 Tf 72 700 Td (And text.) Tj ET"
 COLUMNWISE = {
     "words": (column(72, "City", "Oslo", "Lima") + column(200, "Country", "Norway", "Peru"),
               "City | Country\nOslo | Norway\nLima | Peru"),
@@ -142,6 +143,7 @@ COLUMNWISE = {
                               " too. And still another one goes on."),
     "few letters, which PDFium takes for words written downwards": (
         column(36, *(f"item {n}" for n in "4567"), apart=13), "item 4 item 5 item 6 item 7"),
+    "words at the edge, written upwards": (TURNED, "written upwards at the edge\nAnd text."),
     "lists in two columns": (lines("- a", "- b", "- c") + lines("- d", "- e", "- f", x=310),
                              "- a\n- b\n- c\n- d\n- e\n- f"),
 }  # fmt: skip
@@ -149,7 +151,7 @@ COLUMNWISE = {
 
 @pytest.mark.parametrize(("page", "text"), COLUMNWISE.values(), ids=[*COLUMNWISE])
 def test_a_table_that_was_drawn_by_columns_has_rows_and_prose_in_columns_stays_prose(
-    page: list[Text], text: str, tmp_path: Path
+    page: list[Text] | str, text: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a.pdf").write_bytes(pdf(page))
     assert "\n".join(said for _, _, said in read(str(tmp_path / "a.pdf"), "pdf").blocks) == text

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import re
 import runpy
 import sys
@@ -315,6 +316,9 @@ def _lines(page: Any, number: int) -> Iterator[Line]:
         raw.FPDFText_GetFontInfo(text, at, font, len(font), None)
         return raw.FPDFText_GetFontWeight(text, at) >= 600 or b"bold" in font.value.lower()
 
+    def is_turned(at: int) -> bool:
+        return abs(math.sin(raw.FPDFText_GetCharAngle(text, at))) > 0.1
+
     def ended(line: Line) -> Line:
         return replace(line, size=sorted(sizes)[len(sizes) // 2], bold=line.bold and is_bold(last))
 
@@ -323,7 +327,7 @@ def _lines(page: Any, number: int) -> Iterator[Line]:
             between = "\n" if char in "\r\n" else between or " "
             continue
         raw.FPDFText_GetLooseCharBox(text, index, box)
-        if line and _is_over(line, box, broken=between == "\n"):
+        if line and _is_over(line, box, broken=between == "\n", turned=lambda at=index: is_turned(at)):
             yield ended(line)
             line, sizes = None, []
         sizes.append(box.top - box.bottom)
@@ -338,13 +342,13 @@ def _lines(page: Any, number: int) -> Iterator[Line]:
         yield ended(line)
 
 
-def _is_over(line: Line, box: Any, *, broken: bool) -> bool:
-    """Whether a letter begins another line. `broken`: PDFium says so; it counts where the letter is lower or to the
-    left.
+def _is_over(line: Line, box: Any, *, broken: bool, turned: Callable[[], bool]) -> bool:
+    """Whether a letter begins another line: one that stands upright, above or below the line; or where PDFium says so
+    (`broken`) one that does not stand to its right.
     """
     level = abs(box.top + box.bottom - line.top - line.bottom) < 0.4 * line.size
     on = level and box.left > line.cells[-1][1] - 0.1 * line.size
-    return box.top <= line.bottom or box.bottom >= line.top or (broken and not on)
+    return (broken and not on) or ((box.top <= line.bottom or box.bottom >= line.top) and not turned())
 
 
 def _in_columns(lines: list[Line]) -> list[Line]:
