@@ -51,9 +51,13 @@ def test_a_file_is_asked_at_once_opens_at_its_page_survives_a_restart_and_goes_w
         assert [one["n"] for one in answered["sources"] if one["cited"]] == [1]
         other = served.whole("What is the note?", conversation="c2")  # another conversation has other files
         assert [event["source"] for event in other if event["type"] == "passages"] == ["local"]
+    half = tmp_path / ".files/c1/f0123456789abcdef/notes.md"  # as a kill leaves it
+    half.parent.mkdir()
+    half.write_text("x")
     with chat(reading(), tmp_path) as served:
         turn = told[0]["turn"]
         assert [event.get("items") for event in served.events(turn) if event["type"] == "passages"] == [found["items"]]
+        assert not half.exists()
         for path in (f"/api/turns/{turn}/sources/1/file", f"/api/files/c1/{reply.json()['id']}"):
             document = served.client.get(path)
             assert (document.content, document.headers["content-type"]) == (HANDBOOK, "application/pdf")

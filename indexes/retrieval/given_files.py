@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import re
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -27,7 +26,6 @@ from steprag.records.jsonl import file_hash, from_dict, read_json, read_records,
 from steprag.types import Passage
 
 FACTS, PASSAGES = "file.json", "passages.json"
-_HALF = ".taken-"
 _OPTION = re.compile(r"(:| \([^(]*) --documents.*")
 """What a problem says of options, which whoever gives a file has not."""
 
@@ -36,12 +34,13 @@ class GivenFiles:
     """The files of one folder."""
 
     def __init__(self, folder: Path) -> None:
-        """What a kill left half taken goes. There is one object for a folder in all processes."""
-        self._folder, self._taking, self._lock = folder, threading.Lock(), threading.Lock()
-        for left in folder.glob(f"{_HALF}*"):
-            shutil.rmtree(left)
+        """What a kill left half removed goes. There is one object for a folder in all processes."""
+        self._folder, self._lock = folder, threading.Lock()
         there = [from_dict(GivenFile, read_json(file), file, 1) for file in folder.glob(f"*/{FACTS}")]
         self._files = {one.id: one for one in sorted(there, key=lambda one: one.time)}
+        for left in folder.glob("f*"):
+            if left.name not in self._files and is_given(f"{left.name}/"):
+                shutil.rmtree(left)
         self._ranked: tuple[list[Passage], Callable[[str, int], Ranking]] | None = None
 
     @property
@@ -61,35 +60,32 @@ class GivenFiles:
     def take(self, file: Path, name: str, most: int) -> GivenFile:
         """As `steprag.agent.retriever.TakesFiles`. The name ends as one of `endings`."""
         id = f"f{hashlib.sha256(f'{file_hash(file)} {name}'.encode()).hexdigest()[:16]}"
-        with self._taking:
-            if id in self._files:
-                return self._files[id]
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=_HALF, dir=self._folder) as scratch:
-                folder = Path(scratch, id)
-                folder.mkdir()
-                shutil.move(file, folder / name)
-                document, passages = read_document(folder / name, DocumentsConfig())
-                notes = tuple(_OPTION.sub("", said) for _, _, said in document.problems)
-                if not passages:
-                    raise DataError(name, "; ".join(notes) or "holds no text")
-                if (whole := len(passages) + sum(one.passages for one in self.files())) > most:
-                    raise DataError(name, f"makes {whole:,} passages with the other files; at most {most:,} are kept")
-                given = GivenFile(id, name, time.time(), document.bytes, document.pages, len(passages), notes)
-                write_records(folder / PASSAGES, (replace(one, id=f"{id}/{one.id}") for one in passages))
-                write_json(folder / FACTS, vars(given))
-                folder.rename(self._folder / id)
-            with self._lock:
-                self._files[id], self._ranked = given, None
-            return given
+        if id in self._files:
+            return self._files[id]
+        (folder := file.parent / id).mkdir()
+        file.rename(folder / name)
+        document, passages = read_document(folder / name, DocumentsConfig())
+        notes = tuple(_OPTION.sub("", said) for _, _, said in document.problems)
+        if not passages:
+            raise DataError(name, "; ".join(notes) or "holds no text")
+        if (whole := len(passages) + sum(one.passages for one in self.files())) > most:
+            raise DataError(name, f"makes {whole:,} passages with the other files; at most {most:,} are kept")
+        given = GivenFile(id, name, time.time(), document.bytes, document.pages, len(passages), notes)
+        write_records(folder / PASSAGES, (replace(one, id=f"{id}/{one.id}") for one in passages))
+        write_json(folder / FACTS, vars(given))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with self._lock:
+            folder.rename(self._folder / id)
+            self._files[id], self._ranked = given, None
+        return given
 
     def remove(self, file_id: str) -> None:
         """Deletes a file and its passages; nothing where there is none."""
         with self._lock:
             if self._files.pop(file_id, None):
                 self._ranked = None
-                (self._folder / file_id).rename(gone := self._folder / f"{_HALF}{file_id}")
-                shutil.rmtree(gone)
+                (self._folder / file_id / FACTS).unlink()
+                shutil.rmtree(self._folder / file_id)
 
     def document(self, passage_id: str, *, checked: bool = False) -> Path | None:
         """The file that a passage was read from; nobody changes it here."""

@@ -126,9 +126,8 @@ class TakesFiles(Retriever, Documented, Protocol):
         ...
 
     def take(self, file: Path, name: str, most: int) -> GivenFile:
-        """Reads a file, which is moved from where it stands; the same one again is only found. Blocks.
-
-        Raises DataError where it gives no text, or all files give more than `most` passages.
+        """Reads a file, which stands alone in a folder beside ours and is moved; the same one again is only found.
+        Blocks, one call at a time. Raises DataError where it gives no text, or all files more than `most` passages.
         """
         ...
 

@@ -35,7 +35,7 @@ class ConversationFiles:
         self._limits, self._slots = limits, asyncio.Semaphore(AT_ONCE)
         self._opened: dict[str, TakesFiles] = {}
         self._locks: dict[str, asyncio.Lock] = {}
-        self.endings = self._at(".").endings
+        self.endings = self._at(".none").endings
         """Of the names of files that are taken."""
 
     def new_place(self) -> Path:
