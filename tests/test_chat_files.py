@@ -10,12 +10,12 @@ import pytest
 
 from indexes import open_retriever
 from indexes.commands.build import build_index
-from indexes.config import IndexConfig
 from inference.chat.turns.citations import Support
 from steprag.agent.retriever import Documented, place_of
 from steprag.types import Passage, State, Step
 from tests.chat_parts import Served, WritingPolicy, chat, scripted
 from tests.fakes import answer, evidence, query
+from tests.indexing import small
 from tests.test_own_documents import HANDBOOK, LOCK, PICTURE, pdf
 
 NOTE = "Whoever falls ill says so on the first day and brings a note on the third."
@@ -127,7 +127,7 @@ def test_an_index_opens_its_own_documents_as_they_were_read_and_no_other_file(tm
     (corpus / "deep").mkdir(parents=True)
     (corpus / "deep/hand.pdf").write_bytes(HANDBOOK)
     secret.write_text("secret")
-    folder = build_index(str(corpus), tmp_path / "index", IndexConfig(encoder="none")).path
+    folder = build_index(str(corpus), tmp_path / "index", small(Path("none"))).path
     retriever: Any = open_retriever(folder)
     with (folder / "documents.jsonl").open("a") as listed:  # as a stranger's index may have it
         facts = {

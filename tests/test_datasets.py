@@ -380,7 +380,7 @@ def test_columns_are_named_in_every_form_of_table(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("STEPRAG_CACHE", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda self, name: argparse.Namespace(sha="c" * 40))
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda self, name, **_: argparse.Namespace(sha="c" * 40))
     monkeypatch.setattr("datasets.load_dataset", lambda name, config, split, **_: ROWS if split == "dev" else [])
     named = form if ":" in form else str(table_of(tmp_path / f"q.{form}"))
     file = questions_at(named, COLUMNS)

@@ -123,7 +123,7 @@ def _commit(name: str, revision: str, told: tuple[str, str]) -> str:
     seen = cache_dir() / "questions" / "commits" / f"{name}@{revision}".replace("/", "--")
     try:
         with asking_the_hub(*told):
-            commit = str(HfApi().dataset_info(name, **({"revision": revision} if revision else {})).sha)
+            commit = str(HfApi().dataset_info(name, revision=revision or None).sha)
     except ConfigError as error:
         if not seen.is_file():
             raise

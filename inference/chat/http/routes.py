@@ -192,8 +192,8 @@ def conversation_routes(service: ChatService) -> APIRouter:
             rows = [(id, turns, store.names.get(id, "")) for id, turns in there]
             there = await asyncio.to_thread(lambda: [row[:2] for row in rows if holds(asked, *row[1:])])
         newest = nlargest(LISTED, there, key=lambda one: one[1][-1].time)
-        rows = [{**row, "files": len(files_of(row["id"]))} for row in summaries(newest, store.names)]
-        return as_json({"conversations": [*(() if asked else unasked(service)), *rows]})
+        told = [{**row, "files": len(files_of(row["id"]))} for row in summaries(newest, store.names)]
+        return as_json({"conversations": [*(() if asked else unasked(service)), *told]})
 
     @router.get("/{conversation}")
     async def one(conversation: str) -> Response:
