@@ -9,6 +9,7 @@ from pathlib import Path
 
 from indexes.addons.bm25 import Bm25Searcher, has_bm25
 from indexes.addons.links import LinkedSearcher
+from indexes.corpora.documents import Originals
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec, encoder_here
 from indexes.encoding.runtimes import Backend, check_backend
@@ -23,7 +24,7 @@ from indexes.retrieval.remote import RemoteRetriever
 from indexes.rows.passage_store import PASSAGES, PassageStore
 from indexes.tools.toolbox import open_toolbox
 from indexes.vectors.index_types import is_exact, open_index
-from steprag.agent.retriever import Retriever
+from steprag.agent.retriever import GIVEN, Retriever
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, DataError, StepragError
 from steprag.records.jsonl import existing
@@ -45,7 +46,8 @@ class Machine:
 
 def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = None) -> Retriever:
     """The retriever of an index folder, of a service by its URL, of a Milvus collection (milvus://HOST:PORT/NAME), of
-    an Elasticsearch index (elastic://HOST:PORT/NAME), or of what a YAML file names: tools, or the web.
+    an Elasticsearch index (elastic://HOST:PORT/NAME), or of what a YAML file names: tools, or the web. files:FOLDER
+    takes files that people give one by one (`steprag.agent.retriever.TakesFiles`).
 
     Raises ConfigError or DataError where folder and manifest do not agree, where the folder lacks what the mode needs,
     or where no service answers.
@@ -60,6 +62,10 @@ def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = Non
         return ElasticRetriever(str(path_or_url), config)
     if str(path_or_url).startswith(PREFIXES):
         return _open_collection(str(path_or_url), config)
+    if str(path_or_url).startswith(GIVEN):
+        from indexes.retrieval.given_files import GivenFiles
+
+        return GivenFiles(Path(str(path_or_url).removeprefix(GIVEN)))
     if str(path_or_url).endswith((".yaml", ".yml")):
         file, opened = existing(path_or_url, "tools or web file"), partial(open_retriever, config=config)
         if "web" not in read_yaml(file):
@@ -96,7 +102,8 @@ def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | No
     except StepragError:
         store.close()
         raise
-    return FolderRetriever(searcher, store, batch=machine.batch, preload=config.preload)
+    originals = Originals(folder, manifest.corpus.path)
+    return FolderRetriever(searcher, store, batch=machine.batch, preload=config.preload, originals=originals)
 
 
 def _searcher(

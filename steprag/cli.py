@@ -39,6 +39,7 @@ COMMANDS = (
     Command("plan index", "indexes.commands.plan", "what each index type of a corpus takes on this machine"),
     Command("tools list", "indexes.commands.tools_list", "what the agent would be told of a tools file"),
     Command("plan train", "training.plan", "memory and disk of a training run, before it starts"),
+    Command("plan infer", "inference.plan", "what a run of the agent will cost, before anything is spent"),
     Command("plan", "data_generation.plan", "what a generation run will cost, before anything is spent"),
     Command("generate", "data_generation.generate", "Monte Carlo tree search: questions to trees"),
     Command("trees merge", "steprag.batch.merge", "the shards of a run of generate or infer, as one run"),

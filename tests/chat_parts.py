@@ -23,6 +23,7 @@ from inference.chat.memory import Rewriter
 from inference.chat.serve import modes_of
 from inference.chat.turns.desk import Desk
 from inference.chat.turns.events import ENDS
+from inference.chat.turns.files import ConversationFiles
 from inference.chat.turns.player import ChatAgent
 from inference.chat.turns.store import TurnStore
 from steprag.agent.open import make_environment
@@ -158,7 +159,9 @@ def chat(
         async with Journal(folder / JOURNAL if folder else IN_MEMORY) as journal:
             store = TurnStore(folder)
             second = Rewriter(Model(rewriter, gate), choose) if rewriter else None
-            agent = ChatAgent(modes_of(environment), Model(policy, gate), second, journal, store, config.history, 0)
+            files = ConversationFiles(folder, config) if config.files else None
+            agent = ChatAgent(modes_of(environment), Model(policy, gate), second, journal, store, config.history, 0,
+                              files=files)  # fmt: skip
             desk = Desk(agent, config, at_once)
             access = Access(TOKEN, True, (*PAGE_FREE, *FREE), config.body_bytes, "steprag")
             service = ChatService(

@@ -15,6 +15,7 @@ from steprag.types import Passage
 from tests.browser import browser, page_in, violations
 from tests.chat_parts import TOKEN, WORK, Served, WritingPolicy, chat, scripted, working
 from tests.fakes import QUESTION, answer, evidence, query
+from tests.test_own_documents import HANDBOOK
 
 __all__ = ["browser"]
 pytestmark = pytest.mark.slow
@@ -555,3 +556,43 @@ def test_words_are_followed_at_the_end_and_left_alone_further_up(browser: Any) -
         assert page.evaluate("scrollY") == before
         latest.click()
         assert page.evaluate(end) < 5
+
+
+DROP = """([name, text]) => {
+  const held = new DataTransfer();
+  held.items.add(new File([text], name));
+  const send = (type) => window.dispatchEvent(new DragEvent(type, { dataTransfer: held, cancelable: true }));
+  send("dragover");
+  setTimeout(() => send("drop"), 300);
+}"""
+
+
+def test_files_are_dropped_chosen_refused_asked_and_opened_at_their_page(browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "handbook.pdf").write_bytes(HANDBOOK)
+    (tmp_path / "torn.pdf").write_bytes(HANDBOOK[:200])
+    said = "Whoever falls ill says so on the first day and brings a note on the third."
+    policy = WritingPolicy(scripted(query("sick leave note"), evidence(said), answer("the third")))
+    narrow = {"width": 320, "height": 700}
+    with chat(policy, tmp_path / "run") as served, page_in(browser, viewport=narrow, color_scheme="dark") as page:
+        opened(page, served)
+        page.locator("input[type=file]").set_input_files([tmp_path / "handbook.pdf", tmp_path / "torn.pdf"])
+        ask(page, "Which note?")  # waits for the files
+        page.get_by_text("A file was not read. Take it from the list to ask without it.").wait_for()
+        assert "torn.pdf: is damaged" in page.locator(".files").inner_text()
+        assert violations(page) == ""
+        page.get_by_role("button", name="Leave out torn.pdf").press("Enter")
+        assert page.evaluate("document.activeElement.id") == "question"
+        page.keyboard.press("Enter")
+        ended(page).locator(".cite").first.click()
+        link = page.get_by_role("link", name="Open handbook.pdf, page 2")
+        assert link.get_attribute("href").endswith("/sources/1/file#page=2")
+        assert "evidence of step 2, from your files" in page.locator(".sources").inner_text()
+        assert page.evaluate("document.documentElement.scrollWidth") == 320
+        assert violations(page) == ""
+        page.evaluate(DROP, ["notes.md", "# Notes\n\nOne line."])
+        page.get_by_text("Drop files to ask about them.").wait_for()
+        page.get_by_role("button", name="Remove notes.md").wait_for()
+        page.reload()
+        page.get_by_role("button", name="Remove handbook.pdf").press("Enter")
+        page.get_by_role("button", name="Remove handbook.pdf").wait_for(state="detached")
+        assert page.locator(".file").count() == 1

@@ -380,7 +380,7 @@ def test_columns_are_named_in_every_form_of_table(
     form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("STEPRAG_CACHE", str(tmp_path))
-    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda self, name: argparse.Namespace(sha="c" * 40))
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda self, name, **_: argparse.Namespace(sha="c" * 40))
     monkeypatch.setattr("datasets.load_dataset", lambda name, config, split, **_: ROWS if split == "dev" else [])
     named = form if ":" in form else str(table_of(tmp_path / f"q.{form}"))
     file = questions_at(named, COLUMNS)
@@ -394,6 +394,31 @@ def test_columns_are_named_in_every_form_of_table(
                           ("x=q", "keys found: 'metadata' (name them: --columns question=NAME")):  # fmt: skip
         assert main([*plan, columns]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_questions_of_the_hub_are_there_without_it_once_their_commit_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def gone(*_: object, **__: object) -> None:
+        raise OSError("the hub is asked")
+
+    monkeypatch.setenv("STEPRAG_CACHE", str(tmp_path))
+    monkeypatch.setattr("steprag.engines.pretrained._silence", lambda url: "")
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda self, name, **_: argparse.Namespace(sha="c" * 40))
+    monkeypatch.setattr("datasets.load_dataset", lambda name, config, split, revision, **_: ROWS)
+    fixed = f"hub:me/set@{'d' * 40}:plain"
+    files = [questions_at("hub:me/set:plain", COLUMNS), questions_at(fixed, COLUMNS)]
+    assert len({*files}) == 2
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", gone)
+    monkeypatch.setattr("datasets.load_dataset", gone)
+    assert [questions_at("hub:me/set:plain", COLUMNS), questions_at(fixed, COLUMNS)] == files
+    assert (
+        f"the hub is asked (download its files and give those); taken is the commit that was seen last, {'c' * 40}"
+        in (capsys.readouterr().err)
+    )
+    for named in ("hub:me/other", f"{fixed}:dev"):
+        with pytest.raises(ConfigError, match="cannot be had from the hub: the hub is asked"):
+            questions_at(named, COLUMNS)
 
 
 @pytest.mark.parametrize(("name", "text"), [

@@ -200,6 +200,15 @@ def test_a_form_that_is_not_read_is_named(name: str, content: bytes, message: st
         taken(tmp_path / name, tmp_path / "store")
 
 
+def test_documents_beside_files_of_passages_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "in").mkdir()
+    for name, text in (("a.jsonl", '{"id": "1", "text": "x"}'), ("in/b.md", "b"), ("in/c.PDF", "c"), ("d.png", "d")):
+        (tmp_path / name).write_text(text)
+    assert len([*open_source(str(tmp_path)).items()]) == 1
+    said = capsys.readouterr().err
+    assert "(a.jsonl, …); not read are the documents beside them, 2 (in/b.md, …): put those into a folder of" in said
+
+
 def test_beirs_questions_are_no_passages_of_their_folder(tmp_path: Path) -> None:
     write_corpus(tmp_path / "corpus.jsonl")
     (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "Which?"}\n')

@@ -82,6 +82,9 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_named(why: str, monkeypatc
         with pytest.raises(ConfigError) as refused, asking_the_hub("model", "give its folder"):
             assert huggingface_hub.constants.HF_HUB_OFFLINE, "the block is not to ask it"
             raise ValueError("It is not in the cache.")
+        monkeypatch.setattr("huggingface_hub.utils.get_session", None)  # it is not asked at the next door
+        with pytest.raises(ConfigError, match="does not answer"), asking_the_hub("data set", "give its files"):
+            raise ValueError("It is not in the cache.")
     assert not huggingface_hub.constants.HF_HUB_OFFLINE
     assert f"model: http://127.0.0.1:{port} does not answer (" in str(refused.value)
 

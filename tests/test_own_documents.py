@@ -13,6 +13,7 @@ import pytest
 
 from indexes.commands.build import build_index
 from indexes.corpora import documents
+from indexes.corpora.document_worker import read
 from indexes.corpora.documents import MOST, DocumentsConfig, cut
 from indexes.corpora.read_corpus import take_in
 from indexes.corpora.readers import Problem, count_rows, open_source
@@ -110,6 +111,52 @@ MARKDOWN = b"---\ntitle: x\n---\n# Tirana\n\nA [capital](http://x).\nOf Albania.
 ODT = "<o xmlns:text='t'><text:tracked-changes><text:p>Gone.</text:p></text:tracked-changes><text:h>Haus</text:h>" \
       "<text:p>Ein<text:s/>Satz.</text:p></o>"  # fmt: skip
 ON_AND_ON = " ".join(f"{side}{n} goes on and on" for side in ("{0}", "{1}") for n in "abcdef")
+
+
+def column(x: float, *texts: str, top: float = 700, apart: float = 20) -> list[Text]:
+    """Cells below one another; an empty one stays free."""
+    return [(x, top - apart * row, 11, text) for row, text in enumerate(texts) if text]
+
+
+AROUND = lines("Here is what each of us earns in a year, by rank.", top=760), lines("The text goes on below.", top=600)
+PROSE = [[f"{side} {n} goes on and on" for n in "abcdef"] for side in ("left", "right")]
+TURNED = "BT /F 11 Tf 0 1 -1 0 30 100 Tm (written upwards at the edge) Tj ET BT /F 11 Tf 72 700 Td (And text.) Tj ET"
+COLUMNWISE = {
+    "words": (column(72, "City", "Oslo", "Lima") + column(200, "Country", "Norway", "Peru"),
+              "City | Country\nOslo | Norway\nLima | Peru"),
+    "numbers, a cell missing, text around": (
+        AROUND[0] + column(72, "Rank", "Clerk", "Head", "Boss") + column(200, "Days", "30", "", "40")
+        + column(300, "N", "1", "2", "4") + AROUND[1],
+        "Here is what each of us earns in a year, by rank.\nRank | Days | N\nClerk | 30 | 1\nHead | 2\nBoss | 40 | 4\n"
+        "The text goes on below."),
+    "cells of several lines": (
+        column(72, "Rank", "Clerk", "Boss", apart=30) + column(200, "Work", top=700)
+        + column(200, "Files letters and notes", "of everybody else here", top=670, apart=13)
+        + column(200, "Signs", top=640),
+        "Rank | Work\nClerk | Files letters and notes of everybody else here\nBoss | Signs"),
+    "two tables": (column(72, "K", "a", "b") + column(200, "V", "1", "2") + column(72, "L", "c", "d", top=500)
+                   + column(200, "W", "3", "4", top=500), "K | V\na | 1\nb | 2\nL | W\nc | 3\nd | 4"),
+    "prose in two columns": (lines(*PROSE[0]) + lines(*PROSE[1], x=310), " ".join([*PROSE[0], *PROSE[1]])),
+    "prose with short ends": (lines("A column goes on and", "ends.", "Another one goes on and on", "to here.")
+                              + lines("The next column goes on", "too.", "And still another one goes", "on.", x=310),
+                              "A column goes on and ends. Another one goes on and on to here.\nThe next column goes on"
+                              " too. And still another one goes on."),
+    "few letters, which PDFium takes for words written downwards": (
+        column(36, *(f"item {n}" for n in "4567"), apart=13), "item 4 item 5 item 6 item 7"),
+    "words at the edge, written upwards": (TURNED, "written upwards at the edge\nAnd text."),
+    "lists in two columns": (lines("- a", "- b", "- c") + lines("- d", "- e", "- f", x=310),
+                             "- a\n- b\n- c\n- d\n- e\n- f"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("page", "text"), COLUMNWISE.values(), ids=[*COLUMNWISE])
+def test_a_table_that_was_drawn_by_columns_has_rows_and_prose_in_columns_stays_prose(
+    page: list[Text] | str, text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.pdf").write_bytes(pdf(page))
+    assert "\n".join(said for _, _, said in read(str(tmp_path / "a.pdf"), "pdf").blocks) == text
+
+
 FORMATS = [
     ("handbook.pdf", HANDBOOK, [
         (", p. 1, Leave", "Everybody has thirty days of leave. They are asked for in writing."),
@@ -189,6 +236,8 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
     expected = {name: kind for name, (_, kind) in TROUBLES.items()}
     expected |= {"loop": "link", "secret.txt": "link", r"caf\udce9.txt": "name", "zz.txt": "repeated"}
     assert kinds == expected
+    assert source.documents
+    assert [one.path for one in source.documents.found if one.bytes and not one.sha256] == ["huge.txt"], "not hashed"
     assert [item.text for _, item in found if isinstance(item, Passage)] == ["A cover sheet.", "The last one."]
     taken = take_in(source, store, 0.0)
     said = capsys.readouterr().err

@@ -397,6 +397,31 @@ def test_a_plan_from_a_few_questions_foretells_the_run(
     assert json.loads(told.out)["forecast"][0]["amount"] == pytest.approx(asked / 5 * 12)
 
 
+def test_a_run_of_the_agent_is_planned_as_a_search_is(
+    start: Start, endpoint: Endpoint, questions: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    price = ("--policy.price.prompt", "2", "--policy.price.completion", "8")
+    plan = ["plan", "infer", "--questions", str(questions), "--base_url", endpoint.url, *price]
+    assert start("infer", "some", "--limit", "8", *price) == 0
+    assert start("infer", "whole", *price) == 0
+    asked, spent = len(endpoint.requests), read_manifest(tmp_path / "whole")["spent"]
+    capsys.readouterr()
+    assert main([*plan, "--best_of", "2", "--candidates", "3", "--limit", "10", "--pace", "100", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["calls_at_most"], report["likely"]["calls"]) == (10 * 2 * 3 * 7, 92)
+    assert 0 < report["likely"]["hours"] < report["hours_at_most"]
+    assert main([*plan, "--like", str(tmp_path / "some"), "--took", str(tmp_path / "whole")]) == 0
+    said = capsys.readouterr().out
+    assert f"calls, at most     {12 * 7}\n" in said
+    assert re.search(rf"\ncalls +[\d.]+ +[\d.]+ +[\d.]+ +{spent['calls']}.00 ", said)
+    assert "To stop at $5: --budget.usd 5." in said
+    assert main(plan) == 0
+    assert "what predictions took elsewhere (docs/figures/" in capsys.readouterr().out
+    assert main([*plan, "--like", str(tmp_path / "some"), "--best_of", "3"]) == 2
+    assert "another best_of configuration" in capsys.readouterr().err
+    assert len(endpoint.requests) == asked, "a plan must not cost anything"
+
+
 def test_a_night_between_two_starts_is_no_time_at_work(
     start: Start, questions: Path, tmp_path: Path, capsys: Capture
 ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import re
 import runpy
 import sys
@@ -288,7 +289,7 @@ def _pdf(path: str, out: Read) -> None:
     for number in range(1, out.pages + 1):
         try:
             page = document[number - 1]
-            pages.append(_in_columns(list(_lines(page, number))))
+            pages.append(_in_columns(_in_rows(list(_lines(page, number)))))
             if not pages[-1] and any(True for _ in page.get_objects([pdfium.raw.FPDF_PAGEOBJ_IMAGE], max_depth=3)):
                 without["scanned"].append(number)
         except pdfium.PdfiumError:
@@ -302,32 +303,52 @@ def _pdf(path: str, out: Read) -> None:
 
 
 def _lines(page: Any, number: int) -> Iterator[Line]:
-    """A page's lines, in the order in which PDFium gives them."""
+    """A page's lines, in the order in which PDFium gives them. Heights say where one ends: of a page with few words
+    PDFium may believe that it is written downwards, and end a line behind every letter or none.
+    """
     from pypdfium2 import raw
 
     text, box, font = page.get_textpage(), raw.FS_RECTF(), ctypes.create_string_buffer(128)
     chars = [chr(raw.FPDFText_GetUnicode(text, index)) for index in range(raw.FPDFText_CountChars(text))]
-    line, sizes, last = None, list[float](), 0
+    line, sizes, last, between = None, list[float](), 0, ""
 
     def is_bold(at: int) -> bool:
         raw.FPDFText_GetFontInfo(text, at, font, len(font), None)
         return raw.FPDFText_GetFontWeight(text, at) >= 600 or b"bold" in font.value.lower()
 
-    for index, char in enumerate([*chars, "\n"]):
-        if not char.isspace():
-            raw.FPDFText_GetLooseCharBox(text, index, box)
-            sizes.append(box.top - box.bottom)
-            line, last = line or Line(number, [], sizes[-1], is_bold(index), box.top, box.bottom), index
-            gap = box.left - line.cells[-1][1] if line.cells else 1e9
-            if gap > 0.9 * line.size and not (line.cells and _BULLET.fullmatch(f"{line.cells[-1][2].strip()} ")):
-                line.cells.append((box.left, box.right, ""))
-            line.cells[-1] = line.cells[-1][0], box.right, line.cells[-1][2] + char
-        elif line and char == "\n":
-            yield replace(line, size=sorted(sizes)[len(sizes) // 2], bold=line.bold and is_bold(last))
+    def is_turned(at: int) -> bool:
+        return abs(math.sin(raw.FPDFText_GetCharAngle(text, at))) > 0.1
+
+    def ended(line: Line) -> Line:
+        return replace(line, size=sorted(sizes)[len(sizes) // 2], bold=line.bold and is_bold(last))
+
+    for index, char in enumerate(chars):
+        if char.isspace():
+            between = "\n" if char in "\r\n" else between or " "
+            continue
+        raw.FPDFText_GetLooseCharBox(text, index, box)
+        if line and _is_over(line, box, broken=between == "\n", turned=lambda at=index: is_turned(at)):
+            yield ended(line)
             line, sizes = None, []
-        elif line:
-            left, right, said = line.cells[-1]
-            line.cells[-1] = left, right, f"{said} "
+        sizes.append(box.top - box.bottom)
+        line, last = line or Line(number, [], sizes[-1], is_bold(index), box.top, box.bottom), index
+        gap = box.left - line.cells[-1][1] if line.cells else 1e9
+        if gap > 0.9 * line.size and not (line.cells and _BULLET.fullmatch(f"{line.cells[-1][2].strip()} ")):
+            line.cells.append((box.left, box.right, ""))
+        left, _, said = line.cells[-1]
+        blank = " " if between == " " or (between and gap > 0.15 * line.size) else ""
+        line.cells[-1], between = (left, box.right, f"{said}{blank}{char}"), ""
+    if line:
+        yield ended(line)
+
+
+def _is_over(line: Line, box: Any, *, broken: bool, turned: Callable[[], bool]) -> bool:
+    """Whether a letter begins another line: one that stands upright, above or below the line; or where PDFium says so
+    (`broken`) one that does not stand to its right.
+    """
+    level = abs(box.top + box.bottom - line.top - line.bottom) < 0.4 * line.size
+    on = level and box.left > line.cells[-1][1] - 0.1 * line.size
+    return (broken and not on) or ((box.top <= line.bottom or box.bottom >= line.top) and not turned())
 
 
 def _in_columns(lines: list[Line]) -> list[Line]:
@@ -347,6 +368,73 @@ def _in_columns(lines: list[Line]) -> list[Line]:
             run = [replace(line, cells=line.cells[side : side + 1]) for side in (0, 1) for line in run]
         done += run
     return done
+
+
+def _in_rows(lines: list[Line]) -> list[Line]:
+    """The lines; where a table was drawn one column after the other, its rows. Such columns stand to the right of one
+    another on the same heights, have three rows or more, and in one of them most lines have three words or fewer.
+    """
+    falls: list[list[Line]] = []
+    for line in lines:  # from one line to those below it
+        if falls and line.top < falls[-1][-1].top + 0.5 * line.size:
+            falls[-1].append(line)
+        else:
+            falls.append([line])
+    done, at = list[Line](), 0
+    while at < len(falls):
+        columns, rest, end = _columns(falls, at)
+        if len(columns) > 1:
+            done += falls[at][: -len(columns[0])]
+            done += _rows(columns)
+            falls[end] = rest
+            at = end if rest else end + 1
+        else:
+            done += falls[at]
+            at += 1
+    return done
+
+
+def _columns(falls: list[list[Line]], at: int) -> tuple[list[list[Line]], list[Line], int]:
+    """The columns of a table whose first one ends the fall `at`, what follows the last one in its fall, and where that
+    fall stands. Fewer than two columns: there is no table.
+    """
+    if at + 1 == len(falls):
+        return [], [], at
+    first = [line for line in falls[at] if line.top < falls[at + 1][0].top + 0.5 * line.size]
+    columns, rest, end = [first], list[Line](), at
+    while end + 1 < len(falls) and not rest:
+        edge = max(line.cells[-1][1] for line in columns[-1])
+        fall = falls[end + 1]
+        inside = next((place for place, line in enumerate(fall) if line.cells[0][0] < edge), len(fall))
+        column, after = fall[:inside], fall[inside:]
+        level = sum(any(_is_level(line, head) for line in column) for head in first)
+        if level < max(3, 0.6 * len(first)):
+            break
+        columns, rest, end = [*columns, column], after, end + 1
+    every = [line for column in columns for line in column]
+    prose = all(2 * sum(len(line.text.split()) > 3 for line in column) >= len(column) for column in columns)
+    bullets = sum(_BULLET.match(line.text) is not None for line in every) > 0.5 * len(every)
+    if prose or bullets or any(len(line.cells) > 1 for line in every):
+        return [], [], at
+    return columns, rest, end
+
+
+def _is_level(one: Line, other: Line) -> bool:
+    return abs(one.top + one.bottom - other.top - other.bottom) < 0.6 * other.size
+
+
+def _rows(columns: list[list[Line]]) -> Iterator[Line]:
+    """Rows of columns, one for each line of the first; a line between two rows goes on in the cell of the upper one."""
+    heads = columns[0]
+    for place, head in enumerate(heads):
+        under = heads[place + 1].top if place + 1 < len(heads) else -1e9
+        cells = [head.cells[0]]
+        for column in columns[1:]:
+            said = [line for line in column if under + 0.3 * head.size < line.top <= head.top + 0.3 * head.size]
+            if said:
+                ends = min(line.cells[0][0] for line in said), max(line.cells[0][1] for line in said)
+                cells.append((*ends, " ".join(line.text for line in said)))
+        yield replace(head, cells=cells)
 
 
 def _without_edges(pages: list[list[Line]], out: Read) -> list[Line]:

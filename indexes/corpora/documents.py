@@ -162,11 +162,13 @@ class Documents:
         try:
             facts = path.stat()
             one.bytes, one.mtime_ns = facts.st_size, facts.st_mtime_ns
-            one.sha256 = before.sha256 if before and one.is_as(before) else file_hash(path)
+            if one.bytes > self._config.megabytes << 20:
+                said = f"has {one.bytes >> 20:,} MiB: --documents.megabytes raises the bound"
+                one.problems.append(("large", 0, said))
+            else:
+                one.sha256 = before.sha256 if before and one.is_as(before) else file_hash(path)
         except OSError as error:
             one.problems.append(("unreadable", 0, f"cannot be opened: {error.strerror}"))
-        if one.bytes > self._config.megabytes << 20:
-            one.problems.append(("large", 0, f"has {one.bytes >> 20:,} MiB: --documents.megabytes raises the bound"))
 
     def items(self) -> Iterator[tuple[int, int, Passage | Trouble]]:
         """Document (its position), page, and each passage and problem in order."""
@@ -252,6 +254,41 @@ class Documents:
         if self.others:
             named = ", ".join(f"{ending} {count:,}" for ending, count in self.others.most_common(5))
             say(f"index: files of other types are not read: {named}")
+
+
+def read_document(path: Path, config: DocumentsConfig) -> tuple[Document, list[Passage]]:
+    """What one file was and gave. Raises ModuleNotFoundError where a package is missing."""
+    documents = Documents(path, config)
+    passages = [value for _, _, value in documents.items() if isinstance(value, Passage)]
+    return documents._gave[0], passages
+
+
+class Originals:
+    """The documents that an index folder was built of, as far as they stand where they stood."""
+
+    def __init__(self, folder: Path, corpus: str) -> None:
+        path = Path(corpus)
+        self._folder, self._root = folder, path if path.is_dir() else path.parent
+
+    @cached_property
+    def _known(self) -> dict[str, tuple[int, int, str]]:
+        """By path, the size, time and hash of what was read."""
+        file = self._folder / DOCUMENTS
+        read = read_records(file, Document) if file.is_file() else ()
+        return {one.path: (one.bytes, one.mtime_ns, one.sha256) for one in read if one.passages}
+
+    def document(self, passage_id: str, *, checked: bool = False) -> Path | None:
+        """As `steprag.agent.retriever.Documented`: a stranger's index leads to no file whose hash it does not have."""
+        name = passage_id.rpartition("#")[0]
+        size, changed, sha256 = self._known.get(name, (0, 0, ""))
+        path = self._root / name
+        if not sha256 or path.suffix.lower() not in KINDS or not path.is_file():
+            return None
+        facts = path.stat()
+        if facts.st_size != size or not path.resolve().is_relative_to(self._root.resolve()):
+            return None
+        same = not checked or facts.st_mtime_ns == changed or file_hash(path) == sha256
+        return path if same else None
 
 
 def cut(blocks: Iterable[tuple[str, int, str]], path: str) -> Iterator[Passage]:

@@ -16,6 +16,7 @@ import steprag.atlas
 from indexes.corpora.documents import KINDS, Documents, DocumentsConfig
 from indexes.corpora.wikipedia import dump_passages
 from steprag.batch.datasets import HUB, hub_rows
+from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import existing, files_hash
@@ -91,7 +92,9 @@ def open_source(corpus: str, config: DocumentsConfig | None = None, known: Path 
         paths = sorted(file for file in path.iterdir() if file.name.endswith(FOLDER_FILES))
         paths = [file for file in paths if not file.name.startswith("queries.")]  # BEIR's questions, beside its corpus
     if not paths or _is_document(path):
-        return _documents(path, corpus, config or DocumentsConfig(), known)
+        return _documents(path, config or DocumentsConfig(), known)
+    if path.is_dir():
+        _tell_beside(path, paths)
     readers = [_reader(file) for file in paths]
 
     def items() -> Iterator[Item]:
@@ -102,7 +105,7 @@ def open_source(corpus: str, config: DocumentsConfig | None = None, known: Path 
     return Source(corpus, tuple(str(file) for file in paths), lambda: files_hash(paths), items)
 
 
-def _documents(path: Path, corpus: str, config: DocumentsConfig, known: Path | None) -> Source:
+def _documents(path: Path, config: DocumentsConfig, known: Path | None) -> Source:
     found = Documents(path, config, known)
     if not found.found:
         endings = f"no corpus files ({', '.join(FOLDER_FILES)}) and no documents ({', '.join(KINDS)})"
@@ -112,7 +115,15 @@ def _documents(path: Path, corpus: str, config: DocumentsConfig, known: Path | N
         for number, page, value in found.items():
             yield number, page, value if isinstance(value, Passage) else Problem(value[0], value[2])
 
-    return Source(corpus, found.files, lambda: found.identity, items, found)
+    return Source(str(path.absolute()), found.files, lambda: found.identity, items, found)
+
+
+def _tell_beside(folder: Path, read: list[Path]) -> None:
+    """Names documents that are not read because files of passages stand beside them."""
+    beside = sorted(one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.suffix.lower() in KINDS)
+    if beside:
+        say(f"index: {folder}: {len(read):,} files of passages are read ({read[0].name}, …); not read are the documents"
+            f" beside them, {len(beside):,} ({beside[0][:80]}, …): put those into a folder of their own")  # fmt: skip
 
 
 def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, Passage | Problem]]]:

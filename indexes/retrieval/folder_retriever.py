@@ -11,11 +11,13 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from cachetools import LRUCache
 
 from indexes.ranking.rankings import Asked, RowSearcher, asked_of
+from steprag.agent.retriever import Documented
 from steprag.errors import RetrieverError
 from steprag.types import Passage
 
@@ -65,10 +67,16 @@ class FolderRetriever:
     """Searches an index folder. For one event loop at a time."""
 
     def __init__(
-        self, searcher: RowSearcher, store: RowPassages, *, batch: int = MAX_BATCH, preload: bool = True
+        self,
+        searcher: RowSearcher,
+        store: RowPassages,
+        *,
+        batch: int = MAX_BATCH,
+        preload: bool = True,
+        originals: Documented | None = None,
     ) -> None:
         """Starts to load the weights, unless `preload` is off. A batch has at most `batch` queries."""
-        self._searcher, self._store, self._batch = searcher, store, batch
+        self._searcher, self._store, self._batch, self._originals = searcher, store, batch, originals
         self.counts = Counts()
         self._batch_seconds = 0.0
         self._waiting: list[_Waiting] = []
@@ -135,6 +143,10 @@ class FolderRetriever:
         if self._pump is None or self._pump.done():
             self._pump = loop.create_task(self._drain())
         return await waiting.waiter
+
+    def document(self, passage_id: str, *, checked: bool = False) -> Path | None:
+        """As `steprag.agent.retriever.Documented`."""
+        return self._originals.document(passage_id, checked=checked) if self._originals else None
 
     async def aclose(self) -> None:
         """Waits for the batch that runs and for weights that load, then releases thread and files.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from steprag.config.load import PASSAGES as PASSAGES
 from steprag.errors import DataError
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import dump_line, written_whole
@@ -39,7 +40,6 @@ def mapped_list(path: Path, kind: str, remedy: str) -> np.ndarray:
     return values
 
 
-PASSAGES = "passages.jsonl"
 OFFSETS = "passages.offsets.npy"
 DOCUMENTS = "documents.jsonl"
 """What an index of documents keeps of each (`indexes.corpora.documents`)."""

@@ -22,7 +22,7 @@ from indexes.web.providers import DdgsProvider, HttpProvider
 from indexes.web.retriever import EncoderRanker, Ranker, WebRetriever
 from indexes.web.snapshot import Snapshot
 from steprag import __version__
-from steprag.agent.retriever import Retriever, SourceChoice
+from steprag.agent.retriever import Documented, Retriever, SourceChoice
 from steprag.config.load import load_config
 from steprag.console.progress import say
 from steprag.errors import ConfigError, RetrieverError, StepragError
@@ -50,6 +50,10 @@ class _Choosing:
     def choice(self, query: str) -> SourceChoice | None:
         """Where the passages of the last search of this query came from, and why."""
         return self._choices.get(query)
+
+    def document(self, passage_id: str, *, checked: bool = False) -> Path | None:
+        """The file that a passage of the index was read from."""
+        return self._local.document(passage_id, checked=checked) if isinstance(self._local, Documented) else None
 
 
 class FusedRetriever(_Choosing):

@@ -47,6 +47,9 @@ class ChatServiceConfig(Section):
                                       "the demo's index 0.42")  # fmt: skip
     hosts: Names = Field(default=(), description="further names, with commas between them, that the service answers "
                          "to, as a proxy's; this machine's own need not be named")  # fmt: skip
+    files: int = Field(default=20, ge=0, description="files that people may add to a conversation; 0: none, anywhere")
+    file_megabytes: Positive = Field(default=32, description="size of such a file; more is 413")
+    file_passages: Positive = Field(default=10_000, description="passages of a conversation's files; more is 422")
     keep: bool = Field(default=True, description="write turns into the run folder; false: memory only")
 
 

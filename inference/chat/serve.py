@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import math
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -17,13 +18,14 @@ from inference.chat.http.service import ChatService
 from inference.chat.memory import ChoiceFormat, QuestionFormat, Rewriter
 from inference.chat.turns.citations import Support
 from inference.chat.turns.desk import Desk
+from inference.chat.turns.files import ConversationFiles
 from inference.chat.turns.player import ChatAgent
 from inference.chat.turns.store import TurnStore
 from inference.config import DEMO_INDEX, config_of
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, OpenAgent, make_environment, open_agent
-from steprag.agent.retriever import PLACES, Sourced
+from steprag.agent.retriever import PLACES, Documented, Sourced
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
@@ -131,8 +133,11 @@ async def _chat_agent(
         modes, store = modes_of(environment), TurnStore(folder)
         for mode in modes.values():
             await mode.retriever.ready()
+            if isinstance(mode.retriever, Documented):  # it reads its list
+                await asyncio.to_thread(mode.retriever.document, "")
         history, seed = config.serve.history, config.seed
-        yield ChatAgent(modes, agent.policy, rewriter, journal, store, history, seed, support, again)
+        files = ConversationFiles(folder, config.serve) if config.serve.files else None
+        yield ChatAgent(modes, agent.policy, rewriter, journal, store, history, seed, support, again, files)
 
 
 def modes_of(environment: Environment) -> dict[str, Environment]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Protocol, runtime_checkable
 
 from steprag.agent.tools import ToolSpec
@@ -13,6 +14,10 @@ from steprag.types import Passage
 PLACES = "index folder, a service's URL, milvus:// or elastic://HOST:PORT/NAME, or a web or tools file (YAML)"
 """What `--index` takes in the commands that play the agent: what `indexes.open_retriever` opens."""
 _WEB_ID = re.compile(r"(?:^|/)(https?://\S+)#[0-9a-f]{16}$")
+_GIVEN_ID = re.compile(r"f[0-9a-f]{16}/")
+_PAGE = re.compile(r", p\. (\d+)(?:, |$)")
+GIVEN = "files:"
+"""Before a folder in which `indexes.open_retriever` keeps and searches files that people gave (`TakesFiles`)."""
 
 
 class Retriever(Protocol):
@@ -80,6 +85,77 @@ class Sourced(Protocol):
     def sources(self) -> Mapping[str, Retriever]:
         """The ways by their names."""
         ...
+
+
+@runtime_checkable
+class Documented(Protocol):
+    """A retriever whose passages may have been read from files that a person can open."""
+
+    def document(self, passage_id: str, *, checked: bool = False) -> Path | None:
+        """The file that a passage was read from, where it stands as it did then; None for all others.
+
+        `checked`: its content is compared with what was read, which takes time for large ones; else its size alone.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class GivenFile:
+    """A file that a person gave: its bytes, pages (0: it has none), passages, and what of it could not be read."""
+
+    id: str
+    name: str
+    time: float
+    bytes: int
+    pages: int
+    passages: int
+    notes: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class TakesFiles(Retriever, Documented, Protocol):
+    """A retriever of files that people give one by one."""
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """Of the names of files that are taken, in lower case."""
+        ...
+
+    def files(self) -> tuple[GivenFile, ...]:
+        """Those that were given, the oldest first."""
+        ...
+
+    def take(self, file: Path, name: str, most: int) -> GivenFile:
+        """Reads a file, which stands alone in a folder beside ours and is moved; the same one again is only found.
+        Blocks, one call at a time. Raises DataError where it gives no text, or all files more than `most` passages.
+        """
+        ...
+
+    def remove(self, file_id: str) -> None:
+        """Deletes a file and its passages; nothing where there is none."""
+        ...
+
+    def beside(self, other: Retriever) -> Retriever:
+        """What searches these files and `other` together."""
+        ...
+
+    def rest(self) -> None:
+        """Lets go of what a search holds in memory, until the next one."""
+        ...
+
+
+def is_given(passage_id: str) -> bool:
+    """Whether the passage is from a file that a person gave beside the index."""
+    return _GIVEN_ID.match(passage_id) is not None
+
+
+def place_of(passage: Passage) -> tuple[str, int | None]:
+    """Name and page (None where it has none) of the document that a passage was read from, as `indexes.corpora` titles
+    it: `handbook.pdf, p. 12, Leave`, with the id `…/handbook.pdf#3`.
+    """
+    name = PurePosixPath(passage.id.rpartition("#")[0]).name
+    found = _PAGE.match(passage.title.removeprefix(name))
+    return name, int(found[1]) if found else None
 
 
 def url_of(passage_id: str) -> str | None:

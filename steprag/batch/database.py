@@ -18,10 +18,9 @@ from pydantic import Field, StrictStr, TypeAdapter, ValidationError
 
 from steprag.errors import JournalError
 from steprag.records.jsonl import from_dict
+from steprag.runs.run import CALLS as JOURNAL
 from steprag.types import COUNTABLE, Completion, Passage, Question, Sample, Usage
 
-JOURNAL = "calls.sqlite"
-"""Its name in a run folder."""
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS calls(
     id INTEGER PRIMARY KEY, question TEXT, role TEXT, state TEXT, seed INTEGER, n INTEGER, reply TEXT, usage TEXT,

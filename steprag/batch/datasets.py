@@ -9,11 +9,13 @@ import argparse
 import hashlib
 import json
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from steprag import atlas
+from steprag.console.progress import say
 from steprag.engines.models import cache_dir
 from steprag.engines.pretrained import asking_the_hub
 from steprag.errors import ConfigError, DataError, quoted
@@ -92,26 +94,44 @@ def questions_at(named: str, columns: str | None = None, what: str = "question f
 
 
 def hub_rows(named: str) -> tuple[str, str, str, str, Callable[[], Iterator[Any]]]:
-    """Data set, configuration, split, identity (by its newest commit) and what streams the rows of
-    `hub:OWNER/NAME[:CONFIG[:SPLIT]]`; without a split, of train. Both raise ConfigError where the hub does not answer.
+    """Data set, configuration, split, identity (by its commit) and what streams the rows of
+    `hub:OWNER/NAME[@COMMIT][:CONFIG[:SPLIT]]`; without a split, of train. Both raise ConfigError where the hub does not
+    answer: it is needed for the rows, and for a commit that is not given and was never asked for.
     """
-    from datasets import load_dataset
-    from huggingface_hub import HfApi
-
-    name, config, split, *more = [*named.removeprefix(HUB).split(":"), "", ""][:4]
-    if not name or (more and more[0]):
-        raise ConfigError(f"{named}: write hub:OWNER/NAME, hub:OWNER/NAME:CONFIG or hub:OWNER/NAME:CONFIG:SPLIT")
+    place, config, split, *more = [*named.removeprefix(HUB).split(":"), "", ""][:4]
+    name, at, revision = place.partition("@")
+    if not name or (at and not revision) or (more and more[0]):
+        raise ConfigError(f"{named}: write hub:OWNER/NAME, hub:OWNER/NAME:CONFIG or hub:OWNER/NAME:CONFIG:SPLIT;"
+                          " NAME@COMMIT is a version of it")  # fmt: skip
     split = split or "train"
     told = f"data set {quoted(name)} cannot be had from the hub", "download its files and give those"
-    with asking_the_hub(*told):
-        commit = HfApi().dataset_info(name).sha
-        found: Any = load_dataset(name, config or None, split=split, streaming=True, revision=commit)
+    commit = revision if re.fullmatch("[0-9a-f]{40}", revision) else _commit(name, revision, told)
 
     def rows() -> Iterator[Any]:
+        from datasets import load_dataset
+
         with asking_the_hub(*told):
-            yield from found
+            yield from load_dataset(name, config or None, split=split, streaming=True, revision=commit)
 
     return name, config, split, hashlib.sha256(f"{name}:{config}:{split}@{commit}".encode()).hexdigest(), rows
+
+
+def _commit(name: str, revision: str, told: tuple[str, str]) -> str:
+    """The newest commit of a data set or of its revision; the last one that was seen where the hub does not tell."""
+    from huggingface_hub import HfApi
+
+    seen = cache_dir() / "questions" / "commits" / f"{name}@{revision}".replace("/", "--")
+    try:
+        with asking_the_hub(*told):
+            commit = str(HfApi().dataset_info(name, revision=revision or None).sha)
+    except ConfigError as error:
+        if not seen.is_file():
+            raise
+        say(f"{error}; taken is the commit that was seen last, {seen.read_text()}")
+        return seen.read_text()
+    with written_whole(seen) as stream:
+        stream.write(commit)
+    return commit
 
 
 def _columns(text: str | None) -> dict[str, str]:

@@ -33,12 +33,11 @@ from steprag.policy.client import model_identity, open_model
 from steprag.policy.protocols import Policy
 from steprag.policy.requests import OutputFormat
 from steprag.records.jsonl import LineJournal, drop_torn_line, file_hash, read_rows, write_json, write_records
-from steprag.runs.run import PROGRESS, Run, now
+from steprag.runs.run import FAILED, PROGRESS, Run, now
 from steprag.tree import Failure
 from steprag.types import Question, Usage
 
 Item = TypeVar("Item")
-FAILED = "failures.jsonl"
 Outcome = TypeVar("Outcome")
 Work = Callable[[Question], Awaitable[Outcome | Failure]]
 """What makes a question's result."""

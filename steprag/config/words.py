@@ -23,6 +23,8 @@ HELP: dict[str, tuple[str, tuple[str, str]]] = {
         "--questions steprag/atlas/dev.jsonl", "--questions q.csv --columns question=q --at '[5, 10]'")),
     "plan": ("dataset_name questions columns config model like pace limit usd json", (
         "--dataset_name atlas --limit 100", "--questions q.csv --config gpt-4o --limit 100")),
+    "plan infer": ("dataset_name questions columns config model base_url like pace limit usd json", (
+        "--dataset_name atlas --limit 100", "--questions q.csv --best_of 5 --temperature 0.7 --pace 2000")),
     "plan train": ("pairs config model device devices stage json", (
         "--config qwen2.5-7b-dpo-qlora --device 4090", "--pairs runs/pairs --config atlas-dpo")),
     "generate": ("dataset_name questions columns index out config model base_url adapter limit usd rollouts", (

@@ -7,6 +7,7 @@ import re
 import shutil
 import struct
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -23,6 +24,9 @@ TOKENIZER_FILES = (
 """What tokenizers of any make are read from, as patterns in a model's folder."""
 HUB_SECONDS = 10
 """Until the hub counts as out of reach."""
+_HEARD_SECONDS = 300.0
+_heard: dict[str, tuple[float, str]] = {}
+"""By address: when the hub was asked whether it answers, and what `_silence` said; a command asks at several doors."""
 MODEL_FILES = ("*.json", "*.safetensors", *TOKENIZER_FILES)
 """What a language model's folder is read from: no code and no pickle."""
 
@@ -133,17 +137,21 @@ def asking_the_hub(what: str, remedy: str) -> Iterator[None]:
 
 
 def _silence(url: str) -> str:
-    """Why nothing answers at the hub, asked once as its client asks (which would ask six times, minutes long); empty
-    where something does.
+    """Why nothing answers at the hub, asked once as its client asks (which would ask six times, minutes long), and not
+    again for five minutes; empty where something does.
     """
     from huggingface_hub.errors import HTTPError  # pyright: ignore[reportPrivateImportUsage]
     from huggingface_hub.utils import get_session
 
-    try:
-        get_session().head(url, timeout=HUB_SECONDS)
-    except HTTPError as error:
-        return f"{url} does not answer ({_shortened(str(error) or type(error).__name__)})"
-    return ""
+    asked, said = _heard.get(url, (0.0, ""))
+    if not asked or time.monotonic() - asked > _HEARD_SECONDS:
+        said = ""
+        try:
+            get_session().head(url, timeout=HUB_SECONDS)
+        except HTTPError as error:
+            said = f"{url} does not answer ({_shortened(str(error) or type(error).__name__)})"
+        _heard[url] = time.monotonic(), said
+    return said
 
 
 def _shortened(text: str, most: int = 300) -> str:

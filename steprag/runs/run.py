@@ -35,7 +35,9 @@ NUMBERED = "*"
 CALLS = "calls.sqlite"
 PROGRESS = "progress.json"
 """How far a batch of questions is, while it runs."""
-_OWN = ("manifest.json", "metrics.jsonl", PROGRESS, "failures.jsonl", ".lock")
+FAILED = "failures.jsonl"
+"""Questions that failed, and why."""
+_OWN = ("manifest.json", "metrics.jsonl", PROGRESS, FAILED, ".lock")
 """Files of a run that hold no result; a journal without replies holds none either."""
 _HASH = re.compile("[0-9a-f]{16}")
 

@@ -16,7 +16,7 @@ from steprag.batch.tree_results import TREES
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import read_json
 from steprag.records.training_rows import Pair, preference_key
-from steprag.runs.run import PROGRESS, read_manifest
+from steprag.runs.run import FAILED, PROGRESS, read_manifest
 from steprag.scores.metrics import normalise
 from steprag.tree import Tree
 from steprag.types import Prediction, Turn
@@ -25,7 +25,7 @@ from steprag.view.series import Series
 
 SERIES = "metrics.jsonl"
 SCORES = "metrics.json"
-_BESIDE = (SERIES, SCORES, "manifest.json", "failures.jsonl", "bertscore.json")
+_BESIDE = (SERIES, SCORES, "manifest.json", FAILED, "bertscore.json")
 """Files that change what is shown, beside those that are listed."""
 
 

@@ -48,6 +48,12 @@ class Access:
     body_bytes: int
     cookie: str
     names: frozenset[str] = frozenset()
+    uploads: tuple[str, int] | None = None
+    """Where paths begin whose bodies may be longer than others, and how long they may be."""
+
+    def longest(self, path: str) -> int:
+        """Bytes that a request to the path may have."""
+        return self.uploads[1] if self.uploads and path.startswith(self.uploads[0]) else self.body_bytes
 
     def session(self) -> str:
         """What the page's cookie holds: proof of the token, not the token."""
@@ -76,13 +82,15 @@ class Guard:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *HEADERS]
+                own = message.get("headers", ())
+                kept = {name for name, _ in own}  # a document's own policy stands
+                message["headers"] = [*own, *((name, value) for name, value in HEADERS if name not in kept)]
             await send(message)
 
         if refusal := _refusal(self._access, scope["path"], headers):
             await _reply(*refusal)(scope, receive, sending)
             return
-        await self._app(scope, bounded(receive, self._access.body_bytes), sending)
+        await self._app(scope, bounded(receive, self._access.longest(scope["path"])), sending)
 
 
 def _refusal(access: Access, path: str, headers: dict[str, str]) -> tuple[int, str, str] | None:

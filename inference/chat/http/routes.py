@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 from heapq import nlargest
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from fastapi import APIRouter, FastAPI, Header, Request, Response
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from inference.chat.http.file_routes import UPLOADS, file_routes, taken, unasked
 from inference.chat.http.listing import EXPORTS, exported, holds, summaries, title_of
 from inference.chat.http.openai_api import openai_routes
 from inference.chat.http.service import (
@@ -45,8 +47,10 @@ LISTED = 1000
 
 def create_chat_app(service: ChatService) -> FastAPI:
     """The application. The desk is the caller's to close."""
-    app = page_app("StepRAG", PAGE, service.access, {"/v1/": 400})
-    for routes in (info_routes, asking_routes, reading_routes, conversation_routes, openai_routes, source_routes):
+    access = replace(service.access, uploads=(f"{UPLOADS}/", service.limits.file_megabytes << 20))
+    app = page_app("StepRAG", PAGE, access, {"/v1/": 400})
+    for routes in (info_routes, asking_routes, reading_routes, conversation_routes, file_routes, openai_routes,
+                   source_routes):  # fmt: skip
         app.include_router(routes(service))
 
     @app.exception_handler(OSError)
@@ -65,7 +69,8 @@ def info_routes(service: ChatService) -> APIRouter:
         rewriter = desk.chat.rewriter is not None
         return as_json({"model": service.model, "index": service.index, "modes": service.modes, "mode": service.mode,
                         "rewriter": rewriter, "version": service.version, "examples": service.examples,
-                        "about": service.about, "waiting": desk.waiting, "playing": desk.playing})  # fmt: skip
+                        "about": service.about, "waiting": desk.waiting, "playing": desk.playing,
+                        "files": taken(service)})  # fmt: skip
 
     @router.get("/metrics")
     async def metrics() -> Response:
@@ -177,6 +182,7 @@ def conversation_routes(service: ChatService) -> APIRouter:
     """`/api/conversations`."""
     router = APIRouter(prefix="/api/conversations")
     desk, store = service.desk, service.desk.chat.store
+    files_of = desk.chat.files.of if desk.chat.files else lambda conversation: ()
 
     @router.get("")
     async def listed(words: str = "") -> Response:
@@ -186,15 +192,16 @@ def conversation_routes(service: ChatService) -> APIRouter:
             rows = [(id, turns, store.names.get(id, "")) for id, turns in there]
             there = await asyncio.to_thread(lambda: [row[:2] for row in rows if holds(asked, *row[1:])])
         newest = nlargest(LISTED, there, key=lambda one: one[1][-1].time)
-        return as_json({"conversations": list(summaries(newest, store.names))})
+        told = [{**row, "files": len(files_of(row["id"]))} for row in summaries(newest, store.names)]
+        return as_json({"conversations": [*(() if asked else unasked(service)), *told]})
 
     @router.get("/{conversation}")
     async def one(conversation: str) -> Response:
-        turns = store.conversations.get(conversation)
-        if not turns:
+        turns, files = store.conversations.get(conversation, {}), files_of(conversation)
+        if not turns and not files:
             raise ApiError(404, "no_such_conversation", "there is no such conversation")
         rows = sorted(map(_row, turns.values()), key=lambda row: row["time"])
-        return as_json({"id": conversation, "turns": rows})
+        return as_json({"id": conversation, "turns": rows, "files": [*map(vars, files)]})
 
     @router.get("/{conversation}/export")
     async def export(conversation: str, form: Literal["markdown", "json"] = "markdown") -> Response:

@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Response
 
+from inference.chat.http.file_routes import document_of, events_of, item_of
 from inference.chat.http.service import ChatService
-from inference.chat.turns.retelling import retold
 from steprag.web.app import ApiError
 from steprag.web.guard import Access
 
@@ -33,15 +33,22 @@ def source_path(access: Access, turn: str, n: int, title: str) -> str:
 
 def source_routes(service: ChatService) -> APIRouter:
     """`/sources/TITLE/TURN/N`: no token, but the link's own proof."""
-    router, desk = APIRouter(prefix=PREFIX), service.desk
+    router = APIRouter(prefix=PREFIX)
+
+    def check(turn_id: str, n: int, key: str) -> None:
+        if not hmac.compare_digest(key.encode(), _proof(service.access, turn_id, n).encode()):
+            raise ApiError(401, "no_token", "this link was not made by this service, or before it got another token")
 
     @router.get("/{title}/{turn_id}/{n}")
     async def source(turn_id: str, n: int, key: str = "") -> Response:
-        if not hmac.compare_digest(key.encode(), _proof(service.access, turn_id, n).encode()):
-            raise ApiError(401, "no_token", "this link was not made by this service, or before it got another token")
-        live = desk.live(turn_id)
-        events = live.events if live else await retold(desk.chat, service.ended(turn_id))
-        return Response(_page(events, n), media_type="text/html; charset=utf-8")
+        check(turn_id, n, key)
+        events = await events_of(service, turn_id)
+        return Response(_page(events, n, key), media_type="text/html; charset=utf-8")
+
+    @router.get("/{title}/{turn_id}/{n}/file")
+    async def document(turn_id: str, n: int, key: str = "") -> Response:
+        check(turn_id, n, key)
+        return await document_of(service, turn_id, n)
 
     return router
 
@@ -50,12 +57,9 @@ def _proof(access: Access, turn: str, n: int) -> str:
     return hmac.new(access.token.encode(), f"source {turn} {n}".encode(), hashlib.sha256).hexdigest()[:16]
 
 
-def _page(events: list[dict[str, Any]], n: int) -> str:
+def _page(events: list[dict[str, Any]], n: int, key: str) -> str:
     """The passage with the evidence marked, as HTML. Raises ApiError where the turn found no such passage."""
-    items = [item for event in events if event["type"] == "passages" for item in event["items"] if item["n"] == n]
-    if not items:
-        raise ApiError(404, "no_such_source", "the turn has no such passage")
-    item = items[0]
+    item = item_of(events, n)
     sources = [one for event in events if event["type"] == "answer" for one in event["sources"]]
     cited = next((one for one in sources if one["n"] == n and one["cited"]), None)
     question = next(event["question"] for event in events if event["type"] == "question")
@@ -65,10 +69,15 @@ def _page(events: list[dict[str, Any]], n: int) -> str:
         n=n,
         question=escape(question),
         title=escape(item["title"] or item["id"]),
-        where=_address(item["url"]),
+        where=_document(item["file"], n, key) if "file" in item else _address(item["url"]),
         text=text,
         ground=ground,
     )
+
+
+def _document(file: dict[str, Any], n: int, key: str) -> str:
+    page = f"#page={file['page']}" if file["page"] else ""
+    return f'<p><a href="{n}/file?key={key}{page}">{escape(file["name"])}</a></p>'
 
 
 def _address(url: str | None) -> str:

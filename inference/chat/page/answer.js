@@ -4,7 +4,7 @@ import { EditBox } from "./editbox.js";
 import { html, useId, useState } from "./html.js";
 import { SmallButton } from "./icons.js";
 import { PassageText } from "./passages.js";
-import { chipsOf, passagesOf, searchesOf } from "./turns.js";
+import { chipsOf, originOf, passagesOf, searchesOf } from "./turns.js";
 import { count, sourceName } from "./words.js";
 
 export function Answer({ turn }) {
@@ -25,7 +25,7 @@ export function Answer({ turn }) {
     ${turn.answer.lacks && html`<p class="lacking"><b>Nothing that was found supports this.</b> ${LACKS[turn.answer.lacks]}</p>`}
     ${cited.length > 0 && html`<ul class="sources">
       ${cited.map((source) => html`<${Source} key=${source.n} id=${`${id}-${source.n}`} source=${source} place=${places.get(source.n)}
-        item=${passages.get(source.n)} open=${open.has(source.n)} toggle=${() => toggle(source.n)} />`)}
+        turn=${turn.id} item=${passages.get(source.n)} open=${open.has(source.n)} toggle=${() => toggle(source.n)} />`)}
     </ul>`}
     <p class="grounds quiet">${grounds(turn, known.length, cited.length)}</p>
   </section>`;
@@ -37,16 +37,16 @@ const LACKS = {
   score: "The first search found no passage that is like the question.",
 };
 
-function Source({ id, source, place, item, open, toggle }) {
+function Source({ id, turn, source, place, item, open, toggle }) {
   return html`<li id=${id}>
     <details open=${open}>
       <summary onClick=${(event) => (event.preventDefault(), toggle())}>
         <span class="number">${place}</span> <b>${item.title || item.id}</b>
         <span class="quiet">
-          evidence of step ${source.evidence + 1}, from ${sourceName(item.url ? "web" : "local")}
+          evidence of step ${source.evidence + 1}, from ${sourceName(originOf(item))}
         </span>
       </summary>
-      <${PassageText} item=${item} spans=${source.spans} />
+      <${PassageText} turn=${turn} item=${item} spans=${source.spans} />
     </details>
   </li>`;
 }

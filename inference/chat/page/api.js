@@ -21,4 +21,9 @@ export const nameConversation = (id, title) => request("PATCH", conversationPath
 export const exportPath = (id, form) => `${conversationPath(id)}/export?form=${form}`;
 export const getConversation = (id) => request("GET", conversationPath(id));
 export const deleteConversation = (id) => request("DELETE", conversationPath(id));
+export const fileAt = (conversation, id) => `/api/files/${encodeURIComponent(conversation)}/${encodeURIComponent(id)}`;
+export const addFile = (conversation, file) =>
+  request("POST", `/api/files/${encodeURIComponent(conversation)}?${new URLSearchParams({ name: file.name })}`, file);
+export const removeFile = (conversation, id) => request("DELETE", fileAt(conversation, id));
+export const documentAt = (turn, n, page) => `${turnPath(turn)}/sources/${n}/file${page ? `#page=${page}` : ""}`;
 export const eventsPath = (turn) => `${turnPath(turn)}/events`;

@@ -3,11 +3,12 @@ import { Composer } from "./composer.js";
 import { signIn } from "./api.js";
 import { addressed, createController } from "./controller.js";
 import { Conversations, Drawer } from "./conversations.js";
+import { DropZone } from "./files.js";
 import { html, useEffect, useMemo, useState } from "./html.js";
 import { IconButton } from "./icons.js";
 import { useLatest } from "./scrolling.js";
 import { SignIn } from "./signin.js";
-import { reduce, shownTurns, START } from "./state.js";
+import { reduce, shownFiles, shownTurns, START } from "./state.js";
 import { Turns } from "./turn.js";
 import { Welcome } from "./welcome.js";
 
@@ -97,10 +98,11 @@ export function App() {
         ${away && html`<span class="latest">
           <${IconButton} icon="down" label="To the latest" onClick=${toLatest} />
         </span>`}
-        <${Composer} info=${info} turns=${turns} notice=${state.notice} controller=${controller}
+        <${Composer} info=${info} turns=${turns} notice=${state.notice} controller=${controller} shown=${{ conversation: current, ...shownFiles(state) }}
           draft=${draft} change=${(part) => setDraft((now) => ({ ...now, ...part }))} />
       </footer>
     </div>
+    ${info.files && html`<${DropZone} taken=${info.files} controller=${controller} />`}
     ${status}
   `;
 }

@@ -1,5 +1,6 @@
 // The question box: Enter sends, Shift+Enter begins a new line, ↑ brings the last question back. While a turn runs, its button stops the turn.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
+import { AddFiles, FileList } from "./files.js";
 import { Icon } from "./icons.js";
 import { isOver } from "./turns.js";
 import { modeWords } from "./words.js";
@@ -8,7 +9,7 @@ const TALLEST = 200; // pixels
 const ONE_AT_A_TIME = "One question at a time: yours waits in the box until this turn ends. Stop ends it now.";
 
 /** `draft`: {text, mode, rewrite}, what stands in the box; mode is null until one is chosen. */
-export function Composer({ info, turns, notice, draft, change, controller }) {
+export function Composer({ info, turns, shown, notice, draft, change, controller }) {
   const { text, rewrite } = draft;
   const mode = draft.mode ?? info.mode;
   const [sending, setSending] = useState(false);
@@ -44,11 +45,13 @@ export function Composer({ info, turns, notice, draft, change, controller }) {
 
   return html`<form class="composer" onSubmit=${send}>
     ${notice && html`<p class="notice">${notice}</p>`}
+    <${FileList} ...${shown} controller=${controller} />
     <div class="box">
       <label class="unseen" for="question">Question</label>
       <textarea id="question" ref=${box} rows="1" placeholder="Ask a question" value=${text} maxlength="8192"
         onInput=${(event) => change({ text: event.currentTarget.value })} onKeyDown=${pressed}></textarea>
       <div class="controls">
+        ${info.files && html`<${AddFiles} taken=${info.files} controller=${controller} />`}
         <${ModeChoice} modes=${info.modes} mode=${mode} choose=${(one) => change({ mode: one })} />
         ${info.rewriter && turns.length > 0 && html`<label class="check">
           <input type="checkbox" checked=${rewrite}

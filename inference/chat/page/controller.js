@@ -13,6 +13,8 @@ export function addressed(hash) {
 /** The page's actions. `dispatch` tells the reducer, `getState` gives what it knows now. */
 export function createController(dispatch, getState) {
   const followed = new Map(); // turn id -> AbortController
+  const adding = new Set(); // promises: files that are being read
+  let keys = 0;
 
   /** Runs a request. What goes wrong becomes the line above the question box, or the form for the token. */
   async function attempt(work, whereWrong = tell) {
@@ -73,7 +75,7 @@ export function createController(dispatch, getState) {
       return dispatch({ type: "notice", text: "That conversation is not there any more." });
     });
     if (!listed) return;
-    dispatch({ type: "listed", conversation, rows: listed.turns });
+    dispatch({ type: "listed", conversation, rows: listed.turns, files: listed.files });
   }
 
   /** Signs in with the token of the address, if any, and shows the conversation that it names. */
@@ -99,6 +101,11 @@ export function createController(dispatch, getState) {
   /** Asks a question in the conversation that is shown. Gives whether it was accepted. */
   async function ask(question, { mode, rewrite }) {
     const conversation = getState().current;
+    await Promise.all(adding);
+    if (refused(conversation)) {
+      dispatch({ type: "notice", text: "A file was not read. Take it from the list to ask without it." });
+      return false;
+    }
     const accepted = await attempt(
       () => api.ask({ question, mode, rewrite, ...(conversation && { conversation }) }),
       async (error) => {
@@ -113,6 +120,39 @@ export function createController(dispatch, getState) {
     }
     begun(accepted, { asked: question, question, mode });
     return true;
+  }
+
+  const refused = (conversation) => getState().coming.some((one) => one.conversation === conversation && one.wrong);
+
+  /** Adds files to the conversation that is shown, or to a new one, one after the other. */
+  function addFiles(list) {
+    let conversation = getState().current;
+    if (!conversation) {
+      const bytes = crypto.getRandomValues(new Uint8Array(8));
+      conversation = `c${[...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("")}`;
+      window.history.pushState(null, "", `#c=${conversation}`);
+      dispatch({ type: "shown", conversation });
+    }
+    const coming = [...list].map((file) => ({ key: (keys += 1), conversation, name: file.name, wrong: null, file }));
+    dispatch({ type: "files.coming", coming: coming.map(({ file, ...one }) => one) });
+    const work = coming.reduce((before, one) => before.then(() => addFile(one)), Promise.resolve()).then(listConversations);
+    adding.add(work);
+    work.finally(() => adding.delete(work));
+  }
+
+  async function addFile({ key, conversation, name, file }) {
+    const refuse = (error) => dispatch({ type: "file.refused", key, wrong: sentence(error.message, false) });
+    const { megabytes } = getState().info.files;
+    if (file.size > megabytes * 2 ** 20) return refuse({ message: `${name} has more than ${megabytes} MiB` });
+    const added = await attempt(() => api.addFile(conversation, file), refuse);
+    if (added) dispatch({ type: "file.added", key, conversation, file: added });
+  }
+
+  async function removeFile(file) {
+    const conversation = getState().current;
+    const gone = await attempt(() => api.removeFile(conversation, file.id).then(() => true));
+    if (gone) dispatch({ type: "file.removed", conversation, file });
+    await listConversations();
   }
 
   /** Goes on from a step of the turn that a person wrote: {step, text, action?}. Gives what is wrong, or null. */
@@ -165,5 +205,8 @@ export function createController(dispatch, getState) {
 
   const notice = (text) => dispatch({ type: "notice", text });
   const say = (text) => dispatch({ type: "said", text });
-  return { start, show, follow: followTurn, ask, fork, again, stop, judge, remove, rename, find, notice, say };
+  const dismiss = (key) => dispatch({ type: "file.dismissed", key });
+  return {
+    start, show, follow: followTurn, ask, fork, again, stop, judge, remove, rename, find, notice, say, addFiles, removeFile, dismiss,
+  };
 }

@@ -41,7 +41,7 @@ export function Conversations({ conversations, current, info, controller, close 
           <a href=${`#c=${one.id}`} aria-current=${one.id === current ? "page" : undefined}
             onClick=${(event) => open(event, one.id, one.title)}>
             <span class="title">${one.title}</span>
-            <span class="quiet">${count(one.turns, "turn")} · ${ago(one.updated)}</span>
+            <span class="quiet">${size(one)} · ${ago(one.updated)}</span>
           </a>
           <span class="row-tools">
             <${IconButton} icon="edit" label=${`Rename: ${one.title}`} onClick=${() => setNaming(one.id)} />
@@ -61,6 +61,8 @@ export function Conversations({ conversations, current, info, controller, close 
     ${doomed && html`<${Confirm} one=${doomed} done=${decided} />`}
   `;
 }
+
+const size = (one) => [(one.turns || !one.files) && count(one.turns, "turn"), one.files > 0 && count(one.files, "file")].filter(Boolean).join(" and ");
 
 /** The conversations that hold the words, asked for while they are typed; null where none are. */
 function useFound(words, conversations, controller) {
@@ -96,7 +98,7 @@ function Confirm({ one, done }) {
   useEffect(() => dialog.current.showModal(), []);
   return html`<dialog ref=${dialog} class="confirm" aria-labelledby="confirm-title" onClose=${() => done(false)}>
     <h2 id="confirm-title">Delete this conversation?</h2>
-    <p>“${one.title}” has ${count(one.turns, "turn")}. ${one.turns === 1 ? "It, and what the agent read for it," : "They, and what the agent read for them,"} will be gone.</p>
+    <p>“${one.title}” has ${size(one)}. ${one.turns + (one.files ?? 0) === 1 ? "It, and what the agent read for it," : "They, and what the agent read for them,"} will be gone.</p>
     <div class="buttons">
       <button type="button" class="plain" onClick=${() => dialog.current.close()}>Keep</button>
       <button type="button" class="danger" onClick=${() => done(true)}>Delete</button>

@@ -34,7 +34,7 @@ export function Step({ step, turn, spans, chips, raw, origin, controller }) {
     ${shown === "edit" && html`<${EditStep} step=${step} turn=${turn} controller=${controller}
       close=${() => setShown(null)} />`}
     ${shown === "inspect" && html`<${Inspect} turn=${turn.id} place=${step.place} />`}
-    ${step.passages && html`<${Search} search=${step.passages} spans=${spans} chips=${chips} />`}
+    ${step.passages && html`<${Search} turn=${turn.id} search=${step.passages} spans=${spans} chips=${chips} />`}
   </li>`;
 }
 

@@ -20,7 +20,7 @@ export function Trace({ turn, last, controller }) {
     <ol class="steps">
       ${turn.opening && html`<li class="step" data-action="query">
         <div class="step-head"><b class="action">First search</b></div>
-        <${Search} search=${turn.opening} spans=${spans} chips=${chips} />
+        <${Search} turn=${turn.id} search=${turn.opening} spans=${spans} chips=${chips} />
       </li>`}
       ${turn.steps.map((step, place) => html`<${Step} key=${place} step=${step} turn=${turn} spans=${spans} chips=${chips} raw=${raw}
         origin=${step.given ? (place === own ? "yours" : "kept") : null} controller=${controller} />`)}

@@ -74,6 +74,9 @@ export function passagesOf(turn) {
   return found;
 }
 
+/** Where a passage comes from; ids of files that a person gave begin as the service makes them. */
+export const originOf = (item) => (item.url ? "web" : /^f[0-9a-f]{16}\//.test(item.id) ? "files" : "local");
+
 /** The chips of the answer's passages: each cited one's place among them, by its number. */
 export function chipsOf(turn) {
   const cited = (turn.answer?.sources ?? []).filter((source) => source.cited);

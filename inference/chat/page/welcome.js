@@ -15,6 +15,8 @@ export function Welcome({ info, mode, controller }) {
     <p class="lead">StepRAG is a search agent. You see every step as it is written, and you can open or change each one.
     </p>
     ${info.about && html`<p class="about">${info.about}</p>`}
+    ${info.files && html`<p class="about">Drop files of your own anywhere on this page, or take the paper clip below: the agent
+      searches them beside the index.</p>`}
     <ol class="how">
       ${STEPS.map(([action, words]) => html`<li key=${action} data-action=${action}>
         <b>${actionName(action)}</b> <span>${words}</span>

@@ -32,8 +32,8 @@ export const refusalWords = (reason) => REFUSALS[reason] ?? reason;
 export const actionName = (action) => action.charAt(0).toUpperCase() + action.slice(1).replaceAll("_", " ");
 
 /** Where passages come from. */
-const SOURCES = { local: "the index", web: "the web", both: "the index and the web" };
-export const sourceName = (source) => SOURCES[source] ?? source;
+const SOURCES = { local: "the index", web: "the web", both: "the index and the web", files: "your files" };
+export const sourceName = (source) => source.split("+").map((one) => SOURCES[one] ?? one).join(" and ");
 
 /** "1 step", "2 steps". */
 export const count = (n, one, many = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : many}`;

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from steprag.agent.retriever import is_given
 from steprag.types import Passage, State
 
 RUN = 4
@@ -91,7 +92,8 @@ class Support:
         if not self.on or not first:
             return None
         scores = [passage.score for passage in first if passage.score is not None]
-        if self.least is not None and scores and max(scores) < self.least:
+        given = any(is_given(passage.id) for passage in first)  # their scores are ranks
+        if self.least is not None and scores and max(scores) < self.least and not given:
             return "score"
         said = _telling(state.steps[-1].content)
         read = {word for row in found for one in row for word in _Text(f"{one.title}\n{one.text}").words}

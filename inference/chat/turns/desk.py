@@ -116,6 +116,8 @@ class Desk:
         turns = [*self.chat.store.conversations.get(conversation, ())]
         self.chat.journal.forget(turns)
         await self.chat.store.forget(conversation)
+        if self.chat.files:
+            await self.chat.files.forget(conversation)
         for turn_id in turns:
             self._live.pop(turn_id, None)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,11 +79,22 @@ def step_finished(
             "given": given, **measured}  # fmt: skip
 
 
-def passages(step: int, source: str, found: Sequence[Passage], numbers: dict[str, int], why: str | None) -> Event:
-    """What a step's search found. `source`: local, web or both; `why`: how the source was chosen, where it was."""
+def passages(
+    step: int,
+    source: str,
+    found: Sequence[Passage],
+    numbers: dict[str, int],
+    why: str | None,
+    files: Mapping[str, tuple[str, int | None]],
+) -> Event:
+    """What a step's search found. `source`: local, web or both, with "files+" before it where files of the
+    conversation were found too, or files alone; `why`: how the source was chosen, where it was. `files`: by passage,
+    name and page of a document that can be opened.
+    """
     items = [
         {"n": numbers[passage.id], "id": passage.id, "title": passage.title, "url": url_of(passage.id),
-         "score": passage.score, "text": passage.text}
+         "score": passage.score, "text": passage.text,
+         **({"file": dict(zip(("name", "page"), files[passage.id], strict=True))} if passage.id in files else {})}
         for passage in found
     ]  # fmt: skip
     return {"type": "passages", "step": step, "source": source, "items": items, **({"why": why} if why else {})}

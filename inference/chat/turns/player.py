@@ -13,10 +13,11 @@ from inference.chat.memory import ROLE, Rewriter
 from inference.chat.turns import events
 from inference.chat.turns.citations import Support, citations, numbered
 from inference.chat.turns.events import Event, LiveTurn
+from inference.chat.turns.files import ConversationFiles
 from inference.chat.turns.store import TurnRequest, TurnStore
 from steprag.agent.environment import Environment
 from steprag.agent.open import OpenAgent
-from steprag.agent.retriever import Choosing, Retriever, url_of
+from steprag.agent.retriever import Choosing, Documented, Retriever, is_given, place_of, url_of
 from steprag.agent.rollout import Asked, Heard, Taken, rollout
 from steprag.batch.journal import Journal, QuestionCalls
 from steprag.policy.client import Model
@@ -40,10 +41,17 @@ class ChatAgent:
     seed: int
     support: Support = field(default_factory=Support)
     again: Model | None = None
+    files: ConversationFiles | None = None
 
     def environment(self, mode: str) -> Environment:
         """The environment of a mode; of a mode that the service no longer has, that of the first."""
         return self.modes.get(mode) or next(iter(self.modes.values()))
+
+    def searching(self, one: TurnRequest | Turn) -> Environment:
+        """The environment of a turn's mode, which also searches the files of its conversation."""
+        environment = self.environment(one.mode)
+        retriever = self.files and self.files.beside(one.conversation, environment.retriever)
+        return replace(environment, retriever=retriever) if retriever else environment
 
 
 async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
@@ -56,10 +64,11 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
         calls.searched_as(request.parent)
     seen = await _seen(chat, calls, request)
     live.publish(events.question(request.asked, seen))
-    teller = _Teller(live, chat.environment(request.mode).retriever)
+    searching = chat.searching(request)
+    teller = _Teller(live, searching.retriever)
     model = (chat.again if request.again else None) or chat.policy
     heard = replace(model, policy=HeardPolicy(model.policy, teller.heard))
-    agent = calls.agent(OpenAgent(chat.environment(request.mode), heard))
+    agent = calls.agent(OpenAgent(searching, heard))
     state = agent.environment.start(seen)
     if request.given:
         state = await agent.environment.opened(state)  # as in the turn that it forks
@@ -173,8 +182,14 @@ def found_event(environment: Environment, state: State, origin: Retriever) -> Ev
     found = [*state.earlier, state.passages]
     query = state.steps[-1].content if state.steps else state.question
     choice = origin.choice(query) if isinstance(origin, Choosing) else None
-    source = choice.source if choice else _source(state.passages)
-    return events.passages(len(state.steps) - 1, source, state.passages, numbered(found), choice and choice.why)
+    others = tuple(passage for passage in state.passages if not is_given(passage.id))
+    source = choice.source if choice else _source(others)
+    if len(others) < len(state.passages):
+        source = f"files+{source}" if others else "files"
+    files = {
+        one.id: place_of(one) for one in state.passages if isinstance(origin, Documented) and origin.document(one.id)
+    }
+    return events.passages(len(state.steps) - 1, source, state.passages, numbered(found), choice and choice.why, files)
 
 
 def _source(passages: tuple[Passage, ...]) -> str:

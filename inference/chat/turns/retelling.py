@@ -88,7 +88,7 @@ async def retold(chat: ChatAgent, turn: Turn) -> list[Event]:
 
     def found(state: State) -> list[Event]:
         query = state.steps[-1].content if state.steps else state.question
-        event = found_event(environment, state, environment.retriever)
+        event = found_event(environment, state, chat.searching(turn).retriever)
         return [event] if event and kept.has(query, environment.top_k) else []
 
     states = await _states(chat, turn, kept, len(turn.steps))

@@ -149,8 +149,11 @@ export function useRows(run, kind, files, stamp) {
 const TYPING = 250; // milliseconds without a key after which a search begins
 const STILL = { hits: null, words: "" };
 
+/** A row's place among all files of its kind: "file.line". */
+export const rowKey = ({ file, line }) => `${file}.${line}`;
+
 /**
- * The rows, as "file.line", whose texts have all the words asked for: a set that grows while the files are searched, and
+ * The rows, by `rowKey`, whose texts have all the words asked for: a set that grows while the files are searched, and
  * `words` on how far that is. `hits` is null where nothing is searched, and in a file that opens without a server.
  */
 export function useHits(run, kind, files, asked) {
@@ -168,7 +171,7 @@ export function useHits(run, kind, files, asked) {
           const before = told?.generation;
           told = await api.search(kind, run, file, sought, from);
           if (before !== undefined && before !== told.generation) return search(); // another file stands there now
-          for (const line of told.lines) hits.add(`${file}.${line}`);
+          for (const line of told.lines) hits.add(rowKey({ file, line }));
           if (told.note) notes.add(told.note);
           if (!ended) setState({ hits: new Set(hits), words: `Searching texts: ${told.of ? Math.floor((100 * told.next) / told.of) : 0} %` });
         }

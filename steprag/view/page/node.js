@@ -2,7 +2,7 @@
 import { api } from "./api.js";
 import { number, plural } from "./format.js";
 import { html, useState } from "./html.js";
-import { useLoaded } from "./loading.js";
+import { rowKey, useLoaded } from "./loading.js";
 import { Action, Facts, Fault, Messages, Raw } from "./parts.js";
 import { link } from "./route.js";
 
@@ -70,7 +70,7 @@ function Siblings({ nodes, id, pairs, tree, stamp, onSelect }) {
       return html`<tr><td><button type="button" class="link" onClick=${() => onSelect(other)}>${other} ${nodes.action[other]}</button></td>
         <td>${sign}${number(pair.margin)}${pair.error ? ` ± ${number(pair.error)}` : ""}</td>
         <td>${pair.rule ? html`<span class="dropped">dropped: ${pair.rule}</span>` : html`<span class="kept">kept</span>`}
-          ${places.map((one) => html` <a href=${link({ run: one.run, tab: "pairs", place: `${one.file}.${one.line}` })}>in ${one.run}</a>`)}</td></tr>`;
+          ${places.map((one) => html` <a href=${link({ run: one.run, tab: "pairs", place: rowKey(one) })}>in ${one.run}</a>`)}</td></tr>`;
     })}</tbody></table>`;
 }
 

@@ -3,7 +3,7 @@ import { api, offline } from "./api.js";
 import { diff, Pieces } from "./diff.js";
 import { matcher, number, percent, plural, shortened } from "./format.js";
 import { html, useMemo, useState } from "./html.js";
-import { useHits, useLoaded, useRows } from "./loading.js";
+import { rowKey, useHits, useLoaded, useRows } from "./loading.js";
 import { Action, Back, Choice, Facts, Fault, FileNotes, Messages, options, Search, SEARCH, SearchNotes, Shown } from "./parts.js";
 import { go, link } from "./route.js";
 import { VirtualList } from "./virtual.js";
@@ -47,7 +47,7 @@ export function PairsPage({ run, runs, route }) {
         <${FileNotes} state=${state} /><${Fault} error=${marks.error} />
       </div>
       <${VirtualList} id="pairs" role="listbox" aria-label="Pairs" rowRole="option" count=${rows.length} height=${76} active=${rows.findIndex(is)}
-        onActive=${(index) => go({ run: run.key, tab: "pairs", place: `${rows[index].file}.${rows[index].line}` }, true)}
+        onActive=${(index) => go({ run: run.key, tab: "pairs", place: rowKey(rows[index]) }, true)}
         row=${(index) => html`<${PairRow} row=${rows[index]} wrong=${wrong.has(rows[index].id)} />`} />
     </section>
     <div class="main">${chosen
@@ -63,7 +63,7 @@ function kept(rows, { asked, action, depth, kind, margin, marked }, kinds, wrong
   const fits = matcher(asked);
   const bound = Math.abs(Number(margin));
   return rows.filter((row) =>
-    (fits(row.question, row.question_id) || hits?.has(`${row.file}.${row.line}`)) && (!action || actions(row) === action) && (!depth || String(row.depth) === depth) &&
+    (fits(row.question, row.question_id) || hits?.has(rowKey(row))) && (!action || actions(row) === action) && (!depth || String(row.depth) === depth) &&
     (!kind || kinds[row.question_id] === kind) && (!margin || (row.margin !== null && (margin.startsWith("-") ? row.margin < bound : row.margin >= bound))) &&
     (!marked || wrong.has(row.id) === (marked === "wrong")));
 }

@@ -2,7 +2,7 @@
 import { api } from "./api.js";
 import { matcher, number, percent } from "./format.js";
 import { html, useMemo, useState } from "./html.js";
-import { useHits, useLive, useLoaded, useRows } from "./loading.js";
+import { rowKey, useHits, useLive, useLoaded, useRows } from "./loading.js";
 import { Action, Back, Choice, Facts, Fault, FileNotes, options, Raw, Search, SEARCH, SearchNotes, Shown } from "./parts.js";
 import { Figure, shown } from "./quality.js";
 import { go, link } from "./route.js";
@@ -77,7 +77,7 @@ function kept(rows, { asked, outcome, error, group, finish, searches }, theirs, 
     return theirs ? true : (row.em === 1) === (outcome === "right");
   };
   return rows.filter((row) =>
-    (fits(row.question, row.said, row.id) || hits?.has(`${row.file}.${row.line}`)) && came(row) && (!error || row.error === error) && (!group || row.groups?.includes(group)) &&
+    (fits(row.question, row.said, row.id) || hits?.has(rowKey(row))) && came(row) && (!error || row.error === error) && (!group || row.groups?.includes(group)) &&
     (!finish || row.finish === finish) && (!searches || String(row.searches) === searches));
 }
 

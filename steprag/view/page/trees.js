@@ -1,7 +1,7 @@
 // The trees of a run: a list to search, and the chosen tree beside it.
 import { matcher, number, plural } from "./format.js";
 import { html, useMemo, useState } from "./html.js";
-import { useHits, useRows } from "./loading.js";
+import { rowKey, useHits, useRows } from "./loading.js";
 import { Choice, FileNotes, options, Search, SEARCH, SearchNotes, Shown } from "./parts.js";
 import { go } from "./route.js";
 import { TreeView } from "./tree.js";
@@ -30,7 +30,7 @@ export function TreesPage({ run, runs, rules, route }) {
   const found = useHits(run.key, "trees", run.files.trees.length, asked);
   const rows = useMemo(() => {
     const fits = matcher(asked);
-    const kept = state.rows.filter((row) => (fits(row.question, row.id) || found.hits?.has(`${row.file}.${row.line}`)) && OUTCOMES[outcome][1](row) && (!kind || row.kind === kind));
+    const kept = state.rows.filter((row) => (fits(row.question, row.id) || found.hits?.has(rowKey(row))) && OUTCOMES[outcome][1](row) && (!kind || row.kind === kind));
     return ORDERS[order][1] ? kept.sort(ORDERS[order][1]) : kept;
   }, [state.rows, asked, found, outcome, kind, order]);
   const kinds = useMemo(() => options(state.rows, (row) => row.kind, "every kind"), [state.rows]);

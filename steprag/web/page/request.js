@@ -22,12 +22,13 @@ export const requester = (name, hint) => {
     return new ApiError(response.status, said.code ?? "http", said.message ?? `${name} answered ${response.status}`, after);
   }
 
-  /** The JSON of the reply; null where it has none. Throws ApiError. */
+  /** The JSON of the reply; null where it has none. `body`: a value that goes as JSON, or a file. Throws ApiError. */
   async function request(method, path, body) {
     const options = { method, cache: "no-store" };
     if (body !== undefined) {
-      options.headers = { "Content-Type": "application/json" };
-      options.body = JSON.stringify(body);
+      const file = body instanceof Blob;
+      options.headers = { "Content-Type": file ? "application/octet-stream" : "application/json" };
+      options.body = file ? body : JSON.stringify(body);
     }
     let response;
     try {
