@@ -88,9 +88,11 @@ class TrainConfig(StageConfig):
     model: str = Field(default="smollm2-135m-instruct", description="base weights: embedded name, folder or hub id")
     adapter: str | None = Field(default=None, description="PEFT folder to go on from, or a shipped one; none: anew")
     finetuning: Literal["lora", "full"] = Field(default="lora", description="train a LoRA adapter, or every weight")
-    quantization: Literal["nf4"] | None = Field(default=None, description="nf4: base in 4 bits (QLoRA, bitsandbytes)")
+    quantization: Literal["nf4", "int8"] | None = Field(
+        default=None, description="the base in 4 bits (nf4, QLoRA) or 8 (int8), by bitsandbytes; the adapter is whole"
+    )
     deepspeed: Literal["zero2", "zero3"] | None = Field(
-        default=None, description="shards optimiser (zero2) and weights (zero3) over the GPUs; llamafactory only"
+        default=None, description="shards optimiser (zero2), and weights too (zero3), over the processes or GPUs"
     )
     processes: Positive = Field(
         default=1, description="processes of a machine that train side by side, one a GPU or a share of the cores (trl)"
@@ -160,6 +162,11 @@ class TrainConfig(StageConfig):
     def workers(self) -> int:
         """Processes that train side by side, on all machines."""
         return self.processes * self.nodes
+
+    @property
+    def launched(self) -> bool:
+        """Whether torchrun starts the processes: several, or one that DeepSpeed joins."""
+        return self.workers > 1 or self.deepspeed is not None
 
 
 NEUTRAL = frozenset({"budget", "rendezvous", "threads", "save_steps", "logging_steps", "report_to", "llamafactory"})

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from steprag.agent.rewards import NEEDS_QUALITY
 from steprag.console.progress import say
 from steprag.engines.threads import usable_cores, usable_memory
 from steprag.errors import ConfigError, quoted
@@ -66,8 +67,8 @@ def _packages(config: TrainConfig) -> Iterator[tuple[str, str, str]]:
         yield "deepspeed", "deepspeed", "deepspeed>=0.19,<0.20"
     if config.liger:
         yield "liger", "liger_kernel", "liger-kernel"
-    if config.stage == "grpo" and "rouge" in config.grpo.rewards:
-        yield "grpo.rewards: rouge", "rouge_score", "rouge-score>=0.1.2,<0.2"
+    if config.stage == "grpo" and (named := NEEDS_QUALITY & config.grpo.rewards.keys()):
+        yield f"grpo.rewards: {min(named)}", "rouge_score", "rouge-score>=0.1.2,<0.2"
 
 
 def _torch_devices() -> int:
@@ -109,8 +110,9 @@ def _check_gpu_keys(config: TrainConfig, there: int) -> None:
         return
     if config.liger:
         raise ConfigError("liger: its kernels run on a GPU and none is here; leave it out")
-    remedies = ["--deepspeed none"] if config.deepspeed else []
-    remedies += ["--bf16 false"] if config.bf16 and config.trainer == "llamafactory" else []
+    foreign = config.trainer == "llamafactory"
+    remedies = ["--deepspeed none"] if config.deepspeed and foreign else []
+    remedies += ["--bf16 false"] if config.bf16 and foreign else []
     if remedies:
         key = remedies[0].split()[0].removeprefix("--")
         raise ConfigError(f"{key}: no GPU here that LLaMA-Factory's torch sees; give {' '.join(remedies)}")

@@ -174,7 +174,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     adapter = inputs.files.adapter  # hashed now: it may be another run's checkpoint, and soon gone
     run.set(starting_adapter={"name": str(adapter), "sha256": adapter_hash(adapter)} if adapter else None)
     with memory_told():
-        outcome = (processes if config.trainer == "trl" and config.workers > 1 else back_end(config)).train(job)
+        outcome = (processes if config.trainer == "trl" and config.launched else back_end(config)).train(job)
     packages = {name: version(name) for name in PACKAGES}
     run.set(**_base(inputs), **counts, **asdict(outcome), packages=packages)
     if can_draw():
