@@ -12,6 +12,11 @@ from steprag.policy.budget import BudgetConfig
 
 Share = Annotated[float, Field(ge=0)]
 
+Optimiser = Literal[
+    "adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "lion_32bit",
+    "lion_8bit", "adafactor", "sgd",
+]  # fmt: skip
+
 
 class LoraSection(Section):
     """Adapters of low rank (LoRA, arXiv 2106.09685), where finetuning is lora."""
@@ -109,7 +114,11 @@ class TrainConfig(StageConfig):
     prompt: PromptConfig = PromptConfig()
     judge: JudgeConfig = JudgeConfig()
     budget: BudgetConfig = BudgetConfig()
-    learning_rate: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
+    optim: Optimiser | None = Field(
+        default=None,
+        description="transformers' optimiser, such as adamw_8bit, paged_adamw_8bit, adafactor; none: AdamW",
+    )
+    learning_rate: float = Field(default=2e-4, gt=0, description="peak learning rate of the optimiser")
     epochs: float = Field(default=1.0, gt=0, description="passes over the rows or questions; max_steps overrides it")
     max_steps: Positive | None = Field(default=None, description="optimiser steps; none: as many as the epochs need")
     minutes: float | None = Field(default=None, gt=0, description="end the loop at the first step past this time")

@@ -19,12 +19,15 @@ from steprag.agent.rewards import NEEDS_QUALITY
 from steprag.console.progress import say
 from steprag.engines.threads import usable_cores, usable_memory
 from steprag.errors import ConfigError, quoted
+from steprag.extras import remedy
 from training.checks import check_keys
 from training.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """What CUDA reads once, when it starts: the GPUs that a process sees, with commas between."""
+EXTRA = {"tensorboard": "tensorboard", "bitsandbytes": "gpu", "deepspeed": "gpu", "rouge_score": "quality"}
+"""The extras that bring what recipes want on demand."""
 _PROBE = """import importlib.util, json, sys, torch
 there = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
 print(json.dumps([there, [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]]))"""
@@ -47,8 +50,9 @@ def check_recipe(config: TrainConfig) -> TrainConfig:
     for what, package, requirement in wanted:
         if package in missing:
             place = "in LLaMA-Factory's environment" if python else "here"
-            pip = f"{python} -m pip" if python else "pip"
-            raise ConfigError(f"{what}: {package} is not installed {place}; run: {pip} install '{requirement}'")
+            pip = f"{python} -m pip install '{requirement}'" if python else f"pip install '{requirement}'"
+            how = remedy(EXTRA[package]) if package in EXTRA and not python else pip
+            raise ConfigError(f"{what}: {package} is not installed {place}; run: {how}")
     _check_gpu_keys(config, there)
     return _as_launched(config, there) if config.trainer == "llamafactory" else config
 
@@ -60,9 +64,14 @@ def has_blanks(path: object) -> bool:
 
 def _packages(config: TrainConfig) -> Iterator[tuple[str, str, str]]:
     """What the recipe wants of packages that come on demand: key, import name, what pip installs."""
-    yield from (("report_to", name, name) for name in config.report_to)
-    if config.quantization:
-        yield "quantization", "bitsandbytes", "bitsandbytes>=0.50,<0.51"
+    tensorboard = "tensorboard>=2.21,<3"
+    yield from (("report_to", name, tensorboard if name == "tensorboard" else name) for name in config.report_to)
+    if config.quantization or config.optim and ("bit" in config.optim):
+        yield (
+            "quantization" if config.quantization else f"optim {config.optim}",
+            "bitsandbytes",
+            "bitsandbytes>=0.50,<0.51",
+        )
     if config.deepspeed:
         yield "deepspeed", "deepspeed", "deepspeed>=0.19,<0.20"
     if config.liger:

@@ -131,8 +131,9 @@ def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
     recipe = config.model_dump(mode="json", exclude={*NEUTRAL, *other})
     if config.nodes == 1:  # as in runs that were begun before there was such a key
         del recipe["nodes"]
-    if not config.chat_template_kwargs:
-        del recipe["chat_template_kwargs"]
+    for late in ("chat_template_kwargs", "optim"):
+        if not recipe[late]:
+            del recipe[late]
     return {
         **recipe,
         "model": inputs.files.name,

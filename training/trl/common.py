@@ -46,6 +46,7 @@ def quiet() -> None:
 def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
     """TRL's arguments that all stages share."""
     gpu = torch.accelerator.is_available()
+    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(checkpoints.parent / "tensorboard"))  # checkpoints are removed
     return {
         **trainer_arguments(config, checkpoints),
         "train_sampling_strategy": "sequential",

@@ -71,9 +71,8 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
             for number, (part, count) in enumerate(hands, 1):
                 batch = self.batch(part, learnt)
                 batch["completion_mask"][count:] = 0
-                self.accelerator.gradient_state._set_sync_gradients(
-                    number == len(hands)
-                )  # when DeepSpeed moves weights
+                last = number == len(hands)  # after which DeepSpeed moves the weights
+                self.accelerator.gradient_state._set_sync_gradients(last)
                 total += Trainer.training_step(self, model, batch)
         return total
 

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from pydantic import ValidationError
 
+from preference.config import LABELS as LABELLED
 from preference.config import LabelConfig
 from preference.kept import golden_kept, solved
 from preference.rewards import Estimate, Rewards, gold, rewards
 from steprag.agent.grammar import Grammar
 from steprag.agent.grammars import TRANSCRIPT
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, nearest, quoted
 from steprag.experiments.tunnel.grow import Forest, together
 from steprag.experiments.tunnel.model import start_of
 from steprag.experiments.tunnel.policy import BatchedPolicy
@@ -43,10 +43,10 @@ def named(tree: Tree, grammar: Grammar, name: str, alpha: float = 1.0) -> Reward
 
 def named_label(name: str, of: str) -> Label:
     """Any label of `steprag pairs` by its name, without discount. Raises ConfigError where there is none."""
-    try:
-        config = LabelConfig.model_validate({"name": name, "alpha": 1.0, "of": of})
-    except ValidationError as error:
-        raise ConfigError(f"--reward: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
+    if name not in LABELLED and ":" not in name:
+        raise ConfigError(f"--reward: {quoted(name)} should be module:function, or a label of steprag pairs"
+                          f"{nearest(name, LABELLED)}")  # fmt: skip
+    config = LabelConfig.model_validate({"name": name, "alpha": 1.0, "of": of})
     for own in config.own:
         function_at(own, "--reward")
     return by_tree(partial(rewards, config=config), believed=name == "gain")
