@@ -10,12 +10,16 @@ import pytest
 
 from steprag.config.load import load_config
 from steprag.console.terminal import guarded
-from steprag.engines.models import ModelFiles
+from steprag.engines.models import ModelFiles, resolve_model
+from steprag.engines.weights import load_tokenizer
 from tests.training_parts import Capture, Refused, nvidia_smi
 from training.config import Optimiser, TrainConfig
+from training.lengths import main as lengths_main
 from training.machine import Device, gpus, visible_gpus
 from training.memory import GIB, OPTIMISERS, PUBLISHED, memory
+from training.parity import checked_tokens
 from training.plan import RECIPES, hours, main, shape_of
+from training.rows import read_file
 
 MADE_FOR = {
     "qwen2.5-7b-dpo": ("a100", 8),
@@ -389,6 +393,35 @@ def test_what_to_change_is_said_and_does_fit(capsys: Capture) -> None:
     assert guarded(main, [*ask, *options]) == 0
     assert guarded(main, ["--config", "qwen2.5-7b-sft", *QWEN_32B[:2], "--device", "t4"]) == 2
     assert "this one does with" not in capsys.readouterr().err, "nothing makes 32 billion fit 16 GB"
+
+
+def test_lengths_of_questions_and_rows_are_told_and_drawn(
+    pairs: Path, tiny: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """A pairs folder by its files, in tokens as training counts them; question files in any spelling; in characters."""
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text(
+        '{"_id": "1", "question": "Who?", "answer": "me"}\n{"_id": "2", "question": "Where to?", "answer": "x"}\n'
+    )
+    assert guarded(lengths_main, [str(asked), "--json", "--max_length", "5"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["files"].values()
+    assert told["question"] == {"n": 2, "mean": 6.5, "median": 6.5, "p95": pytest.approx(8.75), "max": 9, "longer": 1}
+    assert told["golden answer"]["max"] == 2
+    out = tmp_path / "out"
+    assert guarded(lengths_main, [str(pairs), str(asked), "--tokenizer", str(tiny), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert f"tokens of {tiny}" in said
+    told = json.loads((out / "lengths.json").read_text())["files"]
+    rows = checked_tokens(read_file(pairs / "pairs.train.jsonl", "dpo"), load_tokenizer(resolve_model(str(tiny))), 999)
+    named = told[str(pairs / "pairs.train.jsonl")]
+    assert set(named) == {"prompt", "chosen", "rejected", "all"}
+    assert named["all"]["max"] == max(row.length for row in rows)
+    assert set(told[str(pairs / "steps.val.jsonl")]) == {"prompt", "completion", "all"}
+    assert (out / "lengths.png").stat().st_size > 5000
+    assert guarded(lengths_main, [str(tmp_path)]) == 2
+    assert "is a folder without sft.train.jsonl, pairs.train.jsonl" in capsys.readouterr().err
+    (tmp_path / "empty.jsonl").write_text("")
+    assert guarded(lengths_main, [str(tmp_path / "empty.jsonl")]) == 2
 
 
 def test_a_disk_without_room_is_refused_first(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -233,7 +233,7 @@ def build(policy: Any, stage: GrpoStage, job: Job) -> EpisodeGRPOTrainer:
         train_dataset=Dataset.from_list([{"prompt": "", "number": number} for number in order]),
         processing_class=job.tokenizer,
     )
-    trainer.stage, trainer.beta = stage, section.beta
+    trainer.stage, trainer.beta, trainer.playing = stage, section.beta, trainer.model
     trainer.eos_token_ids = sorted(turn_stops(job.tokenizer).union(trainer.eos_token_ids))
     for name, weight in policy.named_parameters():
         if f".{REFERENCE}." in name:
