@@ -346,7 +346,8 @@ def test_episodes_take_what_playing_or_learning_does() -> None:
     full = {"finetuning": "full", "bf16": True}
     assert taken(**full).reference == taken(**full, **{"grpo.beta": 0}).reference > 0 == usual.reference
     sharded = {"processes": 2, "deepspeed": "zero3"}
-    assert taken(**sharded).gathered == pytest.approx(2 * taken(**sharded).weights), "whole weights play"
+    halves = memory(recipe("qwen2.5-7b-grpo", **sharded), shape, PUBLISHED, 2)
+    assert halves.gathered == pytest.approx(2 * halves.weights), "whole weights play"
 
 
 def test_pairs_are_not_for_a_stage_that_plays(tmp_path: Path, capsys: Capture) -> None:
@@ -403,11 +404,11 @@ def test_lengths_of_questions_and_rows_are_told_and_drawn(
     asked.write_text(
         '{"_id": "1", "question": "Who?", "answer": "me"}\n{"_id": "2", "question": "Where to?", "answer": "x"}\n'
     )
-    assert guarded(lengths_main, [str(asked), "--json", "--max_length", "5"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["files"].values()
-    assert told["question"] == {"n": 2, "mean": 6.5, "median": 6.5, "p95": pytest.approx(8.75), "max": 9, "longer": 1}
-    assert told["golden answer"]["max"] == 2
     out = tmp_path / "out"
+    assert guarded(lengths_main, [str(asked), "--out", str(out), "--max_length", "5"]) == 0
+    assert "  question      n 2, mean 6.5, median 6.5, p95 8.75, max 9, longer 1\n" in capsys.readouterr().out
+    (told,) = json.loads((out / "lengths.json").read_text())["files"].values()
+    assert told["golden answer"]["max"] == 2
     assert guarded(lengths_main, [str(pairs), str(asked), "--tokenizer", str(tiny), "--out", str(out)]) == 0
     said = capsys.readouterr().out
     assert f"tokens of {tiny}" in said

@@ -113,7 +113,7 @@ class Shape(BaseModel, frozen=True, strict=True):
     moe_intermediate_size: Size | None = None
     shared_expert_intermediate_size: int = 0
     decoder_sparse_step: Size = 1
-    mlp_only_layers: Any = None
+    mlp_only_layers: list[int] | None = None
 
     @property
     def sparse(self) -> int:
@@ -123,10 +123,10 @@ class Shape(BaseModel, frozen=True, strict=True):
         blocks, dense = range(self.num_hidden_layers), self.mlp_only_layers or ()
         return sum((at + 1) % self.decoder_sparse_step == 0 and at not in dense for at in blocks)
 
-    @property
-    def expert(self) -> int:
-        """Weights of one expert."""
-        return 3 * self.hidden_size * (self.moe_intermediate_size or self.intermediate_size)
+    def experts(self, count: int) -> int:
+        """Weights of so many experts in every block that has them, and of their routers."""
+        inner = self.moe_intermediate_size or self.intermediate_size
+        return self.sparse * self.hidden_size * (3 * inner * count + (self.num_experts or 0))
 
     @property
     def family(self) -> Blocks:
@@ -190,21 +190,15 @@ class Shape(BaseModel, frozen=True, strict=True):
     @property
     def multiplied(self) -> int:
         """Weights that a token is multiplied with, those of the head included."""
-        active = self.sparse * (self.num_experts_per_tok * self.expert + self.routed)
-        return self.linear + active + self.vocab_size * self.hidden_size
-
-    @property
-    def routed(self) -> int:
-        """Weights of a block's router."""
-        return self.hidden_size * (self.num_experts or 0)
+        return self.linear + self.experts(self.num_experts_per_tok) + self.vocab_size * self.hidden_size
 
     @property
     def parameters(self) -> int:
         """All weights."""
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         last = 0 if self.family.norms == 0 else self.hidden_size * (1 + self.family.layer_norm)
-        experts = self.sparse * ((self.num_experts or 0) * self.expert + self.routed)
-        return self.linear + experts + embeddings + self.num_hidden_layers * self.small + last + self.beside
+        blocks = self.linear + self.experts(self.num_experts or 0) + self.num_hidden_layers * self.small
+        return blocks + embeddings + last + self.beside
 
     def lora(self, rank: int, layers: int | None) -> int:
         """Weights that LoRA of all linear layers adds, in the top `layers` blocks where that is given."""
