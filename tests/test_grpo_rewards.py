@@ -169,6 +169,7 @@ BAD, BACK, END = ("search", "b", (LIMA,)), ("backtrack", "no", ()), ("answer", "
     ("format_tiers", played(refused="<query> a </evidence>"), 0.0),
     ("format", played(query("…"), answer("lek")), 0.5),  # marks are no words
     ("format", played("So the answer is <answer> lek </answer>"), 0.0),  # at once, without a thought
+    ("format", played(query("a"), evidence("None"), answer("lek")), 1.0),  # a search may find nothing
     ("format", played(query("a"), "So the answer is <answer> lek </answer>"), 1.0),
     ("format", replace(found(TIRANA), grammar=replace(TRANSCRIPT, must_think=True)), 1.0),
     ("keywords", played(query("a"), evidence("Albania uses a currency."), answer("lek")), 0.5),
@@ -267,6 +268,7 @@ HONEST = query("Albania"), evidence("Albania is in Europe."), answer("euro", "So
     ["So the answer is <answer> euro </answer>"],
     [query("…", ""), "Based on the query, the relevant evidence is <evidence> - </evidence>", answer("euro", "")],
     [query("?"), evidence("."), answer("!")],
+    [query("none"), evidence("None"), answer("Unknown.")],
     [query("a"), "Based on the query, the relevant evidence is <evidence> - </evidence>", answer("euro")],
 ])  # fmt: skip
 def test_the_default_weights_pay_less_for_right_tags_around_nothing_than_for_an_honest_wrong_answer(

@@ -20,8 +20,8 @@ from steprag.agent.stack import live
 from steprag.errors import ConfigError, nearest, quoted
 from steprag.extras import function_at
 from steprag.scores.gold import Gold, em_of, gold_of, mentions, subject
+from steprag.scores.metrics import SAYS_NOTHING, normalise, rouge_l
 from steprag.scores.metrics import f1 as token_f1
-from steprag.scores.metrics import normalise, rouge_l
 from steprag.types import Episode, Passage, Question, Step
 
 ROUGE_FLOOR = 0.2
@@ -120,14 +120,16 @@ _WORD = re.compile(r"\w")
 
 
 def _hollow(played: Played, at: int) -> bool:
-    """Whether a step has right tags and no reasoning: nothing but marks between them, no thought where the grammar asks
-    for one, or an answer at once, without a thought or a step before it, where the grammar has other steps.
+    """Whether a step has right tags and no reasoning: nothing but marks between them, "None" (but as evidence: a search
+    may find nothing), no thought where the grammar asks for one, or an answer at once, without a thought or a step
+    before it, where the grammar has other steps.
     """
     step, grammar = played.episode.state.steps[at], played.grammar
-    if not _WORD.search(step.content):
+    action = grammar.action(step.action)
+    if not _WORD.search(step.content) or (not action.keeps and normalise(step.content) in SAYS_NOTHING - {""}):
         return True
     thought = played.episode.reasoning > 0 or _WORD.search(_thought(step, grammar)) is not None
-    at_once = at == 0 and grammar.action(step.action).terminal and len(grammar.actions) > 1
+    at_once = at == 0 and action.terminal and len(grammar.actions) > 1
     return not thought and (at_once or grammar.thinks or grammar.must_think)
 
 
