@@ -88,22 +88,20 @@ def format_kept(played: Played) -> float:
     """The share of the completions that follow the grammar and say something (`_hollow`): right tags around nothing
     earn nothing.
     """
-    return _exact(played) / max(1, _completions(played))
+    return _followed(played, 0.0)
 
 
 def format_tiers(played: Played) -> float:
     """As `format_kept`, in tiers: a completion that the grammar refused is worth up to `APPROXIMATE`, half of it for an
     opening tag and half for a closing one, each there once. Tags of several actions earn nothing.
     """
-    return (_exact(played) + _near(played)) / max(1, _completions(played))
+    return _followed(played, _near(played))
 
 
-def _completions(played: Played) -> int:
-    return len(played.episode.state.steps) + (played.episode.refused is not None)
-
-
-def _exact(played: Played) -> int:
-    return sum(not _hollow(played, at) for at in range(len(played.episode.state.steps)))
+def _followed(played: Played, near: float) -> float:
+    steps = len(played.episode.state.steps)
+    exact = sum(not _hollow(played, at) for at in range(steps))
+    return (exact + near) / max(1, steps + (played.episode.refused is not None))
 
 
 def _near(played: Played) -> float:
