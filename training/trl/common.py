@@ -143,7 +143,7 @@ def run_trainer(trainer: Refreezing, job: Job) -> Outcome:
     # TRL casts the LoRA of a 4-bit base to bfloat16 and PEFT leaves a head in the base's numbers: there AdamW's small
     # updates are rounded away.
     for weight in trainer.model.parameters():  # pyright: ignore
-        if weight.requires_grad and job.config.deepspeed != "zero3":
+        if weight.requires_grad and not hasattr(weight, "ds_id"):  # no shard yet
             weight.data = weight.data.float()
     with completion_only_head():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
