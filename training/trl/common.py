@@ -46,7 +46,8 @@ def quiet() -> None:
 def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
     """TRL's arguments that all stages share."""
     gpu = torch.accelerator.is_available()
-    os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(checkpoints.parent / "tensorboard"))  # checkpoints are removed
+    if "tensorboard" in config.report_to:  # by default its events would lie among the checkpoints, which are removed
+        os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(checkpoints.parent / "tensorboard"))
     return {
         **trainer_arguments(config, checkpoints),
         "train_sampling_strategy": "sequential",
