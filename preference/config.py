@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
+from steprag.agent.rewards import OF_TREES
 from steprag.config.load import StageConfig, with_preset
 from steprag.config.sections import Positive, RetrieverConfig, Section
 from steprag.errors import nearest, quoted
@@ -33,7 +34,7 @@ NO_REWARD = "steprag pairs calls this section label (label.name, label.alpha, â€
 
 
 Part = Literal["spre", "best_leaf", "first_answer", "judge", "gold", "cover", "gain", "reasonrag"]
-LABELS = (*get_args(Part), "evidence", "mixed")
+LABELS = (*get_args(Part), "evidence", "mixed", *sorted(OF_TREES))
 Product = Literal["pairs", "sft", "steps", "rankings"]
 
 
@@ -46,7 +47,12 @@ class LabelConfig(Section):
         "found and kept; cover: the golden answer was met; spre: mean over the answers below of metric Ã— alpha^steps; "
         "best_leaf: the best of them; first_answer: the first; judge: its scores; gain: the policy's belief in the "
         "golden answer (search.score or steprag trees belief); reasonrag: the published recursion; mixed: see mix; "
-        "module:function: yours, of a tree and its grammar",
+        "a reward of episodes (em, f1, rouge, format, format_tiers, keywords, ..., docs/training.md): see of; "
+        "module:function: yours, of a tree and its grammar or of an episode",
+    )
+    of: Literal["outcome", "step"] = Field(
+        default="outcome",
+        description="a reward of episodes speaks of those that end below, their mean; or of the episode up to the step",
     )
     chained: bool = Field(
         default=False, description="cover: a name that leads to the golden answer counts too, half as much"
@@ -58,7 +64,7 @@ class LabelConfig(Section):
         description="a right answer counts only where the episode found and kept the facts it needs; a lucky one has "
         "no score",
     )
-    mix: dict[Part, Annotated[float, Field(gt=0)]] = Field(
+    mix: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default={"spre": 0.5, "judge": 0.5}, min_length=1, description="weights of the rewards that mixed adds up"
     )
 
@@ -68,6 +74,19 @@ class LabelConfig(Section):
         if name not in LABELS and ":" not in name:
             raise ValueError(f"unknown label {quoted(name)}{nearest(name, LABELS)}; yours is named module:function")
         return name
+
+    @field_validator("mix")
+    @classmethod
+    def _parts_known(cls, mix: dict[str, float]) -> dict[str, float]:
+        for name in mix:
+            if cls._known_or_own(name) in ("evidence", "mixed"):
+                raise ValueError(f"{name} is no part of a mix; name what it is made of")
+        return mix
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The user's functions that it names."""
+        return tuple(name for name in (self.mix if self.name == "mixed" else (self.name,)) if ":" in name)
 
     @model_validator(mode="after")
     def _chains_what_it_covers(self) -> LabelConfig:
@@ -234,8 +253,11 @@ class FolderConfig(StageConfig):
         for section, key in (("label", "chained"), ("balance", "unsolved_first")):
             if "label" not in decides or not decides[section][key]:  # nobody labels what was imported
                 decides.get(section, {}).pop(key, None)
-        if ":" in decides.get("label", {}).get("name", ""):
-            decides["label"]["code"] = code_hash(decides["label"]["name"], "label.name")
+        if (label := getattr(self, "label", None)) and label.of == "outcome":
+            del decides["label"]["of"]
+        if label and label.own:
+            codes = [code_hash(name, "label.name") for name in label.own]
+            decides["label"]["code"] = codes[0] if label.name != "mixed" else codes
         if self.filters.marked is not None:
             decides["filters"]["marked"] = file_hash(existing(self.filters.marked, "file of pairs marked as wrong"))
         return decides

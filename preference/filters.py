@@ -12,14 +12,12 @@ from steprag.agent.grammar import Grammar
 from steprag.agent.stack import Action
 from steprag.errors import StepFormatError
 from steprag.records.training_rows import Pair, preference_key, read_marks
-from steprag.scores.metrics import normalise
+from steprag.scores.metrics import SAYS_NOTHING, normalise
 from steprag.types import Completion, Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SAYS_NOTHING = frozenset({"", "none", "unknown", "na", "not available", "not mentioned", "no answer"})
-"""Contents, normalised, that a step of the filter `empty` must not be chosen for."""
 _CLOSED_ANSWERS = frozenset({"", "yes", "no"})
 _RUN, _TIMES = 4, 3
 """A step repeats itself where so many words in a row come so often."""

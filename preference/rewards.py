@@ -1,8 +1,8 @@
 """Rewards of a finished tree: for every node, how good it was to go there. Nothing is written into the tree.
 
 A reward is a function of a tree and a `LabelConfig`, listed by name in `REWARDS`; those that read what was met or kept
-also take the grammar, and so does one of the user's own (`own`). It gives an `Estimate` for every node by id, None
-where it says nothing (a refused completion is not a wrong answer).
+also take the grammar, and so does one of the user's own (`own`). Rewards of episodes are labels too (`of_episodes`).
+It gives an `Estimate` for every node by id, None where it says nothing (a refused completion is not a wrong answer).
 """
 
 from __future__ import annotations
@@ -14,15 +14,26 @@ from typing import Any
 
 from preference.chained import Met, chained_match
 from preference.config import LabelConfig
-from preference.kept import gold_recall, gold_seen, golden_kept, golden_met, golden_seen, grounded, keeping, supported
+from preference.kept import (
+    gold_recall,
+    gold_seen,
+    golden_kept,
+    golden_met,
+    golden_seen,
+    grounded,
+    keeping,
+    retrieving,
+    supported,
+)
 from steprag.agent.belief import CONVINCED, FLOOR, floored, probability
 from steprag.agent.grammar import Grammar
+from steprag.agent.rewards import OF_ANSWERS, OF_TREES, Played, takes_episode, value_of
 from steprag.errors import ConfigError, quoted
 from steprag.extras import function_at
 from steprag.scores.gold import gold_of
 from steprag.scores.metrics import exact_match, f1_with_articles, guessable
-from steprag.tree import Belief, Node, Tree, children_of, discounted
-from steprag.types import Passage
+from steprag.tree import Belief, Node, Tree, children_of, discounted, path_to
+from steprag.types import Episode, Passage, State, Step, Usage
 
 NATS = 20.0
 """Nats that count as 1: a margin of 0.1 is 2 nats, which is seven times as likely."""
@@ -81,8 +92,10 @@ def _named(name: str, tree: Tree, config: LabelConfig, grammar: Grammar, met: Me
         return gold(tree, grammar)
     if name == "gain":
         return gain(tree, grammar)
-    if ":" in name:
+    if ":" in name and not takes_episode(function_at(name, "label.name")):
         return own(name, tree, grammar)
+    if ":" in name or name in OF_TREES:
+        return of_episodes(name, tree, config.of, grammar)
     return cover(tree, config, grammar, met) if name == "cover" else REWARDS[name](tree, config)
 
 
@@ -338,6 +351,38 @@ def own(place: str, tree: Tree, grammar: Grammar) -> Rewards:
             raise ConfigError(f"label.name: {place} says {quoted(one)} of node {number}; return a steprag.Estimate of a"
                               " finite value, or None")  # fmt: skip
     return told
+
+
+def of_episodes(name: str, tree: Tree, of: str, grammar: Grammar) -> Rewards:
+    """A reward of episodes (`steprag.agent.rewards`) as a label of steps, not discounted.
+
+    "step": of the episode up to the step. "outcome": the mean, as in `spre`, over the episodes that end at or below it.
+    A reward of answers says nothing where there is none.
+    """
+
+    def worth(node: Node) -> float | None:
+        played = episode_at(tree, node, grammar)
+        silent = (name in OF_ANSWERS and played.episode.prediction is None) or (of == "outcome" and not node.terminal)
+        return None if silent or node.parent is None else value_of(name, played, "label.name")
+
+    values = [worth(node) for node in tree.nodes]
+    return _estimates(values, 0.0, name) if of == "step" else mean_below(tree, values, name)
+
+
+def episode_at(tree: Tree, node: Node, grammar: Grammar) -> Played:
+    """The episode from the question to a node, as far as a tree keeps it: passages without texts, no count of tokens,
+    nothing of a judge.
+    """
+    path = path_to(tree, node)
+    steps = tuple(Step(one.action, one.text, one.content or "") for one in path if one.action and one.failure is None)
+    searches = retrieving(grammar)
+    found = tuple(tuple(Passage(each.id, each.title, "", each.score) for each in one.passages)
+                  for one in path if one.passages or (one.action in searches and one.failure is None))  # fmt: skip
+    finish = node.failure or ("answer" if node.terminal else "unfinished")
+    reasoned = sum(one.reasoning or 0 for one in path)
+    refused = node.text if node.failure else None
+    state = State(tree.question.question, steps)
+    return Played(tree.question, Episode(state, finish, Usage(), found, refused, reasoned), grammar, tokens=0)
 
 
 def mixed(tree: Tree, config: LabelConfig, grammar: Grammar, met: Met | None = None) -> Rewards:

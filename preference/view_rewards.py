@@ -36,9 +36,9 @@ def view_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, 
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"reward rule: {where}: {first['msg'].lower()}") from None
-    if ":" in config.label.name:  # named by a request, or by a folder that may be a stranger's
-        raise ConfigError(f"reward rule: {quoted(config.label.name)} is somebody's code, which is not run to look at a "
-                          "tree; choose another rule")  # fmt: skip
+    if config.label.own:  # named by a request, or by a folder that may be a stranger's
+        raise ConfigError(f"reward rule: {quoted(config.label.own[0])} is somebody's code, which is not run to look at "
+                          "a tree; choose another rule")  # fmt: skip
     judged = grounded(tree, grammar) if config.label.grounded else tree
     estimates = rewards(judged, config.label, grammar)
     # no models are loaded for a page, and it shows its marks by itself

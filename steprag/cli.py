@@ -63,6 +63,7 @@ COMMANDS = (
     Command("score evaluate", "inference.scoring.evaluate", "score predictions again"),
     Command("score judge", "inference.scoring.answer_judge", "have a model say which answers are right"),
     Command("score readings", "inference.readings", "does an agent that can go back keep what helps, and only that?"),
+    Command("score lengths", "training.lengths", "how long questions, pairs and training rows are; a picture"),
     Command("check", "indexes.commands.check", "every byte of run and index folders against their manifests"),
 )
 

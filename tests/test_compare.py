@@ -105,7 +105,7 @@ def test_runs_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert between["trained"]["warm start"]["em"] == -between["warm start"]["trained"]["em"] == pytest.approx(5 / 12)
     assert "| trained | 12 | 75.0 (" in said
     assert (out / "compare.md").read_text().startswith(said)
-    for picture in ("scores.png", "searches.png", "endings.png"):
+    for picture in ("table.png", "scores.png", "searches.png", "endings.png", "errors.png"):
         assert (out / picture).read_bytes().startswith(b"\x89PNG")
         assert f"({picture})" in (out / "compare.md").read_text()
 

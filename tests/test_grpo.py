@@ -37,6 +37,7 @@ from training.config import GrpoSection, TrainConfig
 from training.play.episodes import Group, Sampling, StepRow, numbers_of, play, rows_of
 from training.play.turn_gains import Scored, normalised, turn_gains
 from training.play.world import GrpoStage, World, staged
+from training.plots import curves
 from training.train import main
 
 FAST = [
@@ -418,6 +419,9 @@ def test_a_rewarded_action_becomes_more_likely(speaker: Path, data: Path, tmp_pa
     metrics = lines(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in metrics] == list(range(1, 9))
     assert {"reward", "rewards/em", "rewards/cost", "groups_dropped", "episodes/steps", "rows"} <= metrics[0].keys()
+    assert metrics[0]["kl"] == pytest.approx(0, abs=1e-6), "the divergence is logged without a weight"
+    assert metrics[-1]["kl"] > 0.01
+    assert curves(tmp_path / "metrics.jsonl")["divergence from the start"]["kl"][-1] == (8, metrics[-1]["kl"])
     assert all(row["reward"] == pytest.approx(row["rewards/em"]) for row in metrics)
     episodes = lines(tmp_path / "episodes.jsonl")
     assert len(episodes) == 8 * 12
@@ -427,6 +431,33 @@ def test_a_rewarded_action_becomes_more_likely(speaker: Path, data: Path, tmp_pa
     assert (manifest["questions"], manifest["prompt"]["profile"]) == (1, "transcript")
     assert manifest["reward_first"] == metrics[0]["reward"]
     assert (tmp_path / "curves.png").exists()
+
+
+@pytest.mark.parametrize("kind", ["nf4", "int8"])
+def test_a_base_in_few_bits_plays_and_learns(kind: str, speaker: Path, data: Path, tmp_path: Path) -> None:
+    """On the processor too, by bitsandbytes' kernels; the adapter is whole and stands over the base as it was."""
+    pytest.importorskip("bitsandbytes")
+    options = ["--quantization", kind, "--learning_rate", "0.01", "--max_steps", "3", "--grpo.episodes", "6"]
+    assert grpo(speaker, data, tmp_path / kind, *options) == 0
+    metrics = lines(tmp_path / kind / "metrics.jsonl")
+    assert metrics[0]["episodes/answered"] > 0, "it speaks as the whole base does"
+    assert metrics[0]["kl"] == pytest.approx(0, abs=1e-4)
+    assert any(weight.any() for name, weight in tensors(tmp_path / kind).items() if "lora_B" in name)
+    assert json.loads((tmp_path / kind / "adapter_config.json").read_text())["base_model_name_or_path"] == str(speaker)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("shards", ["zero2", "zero3"])
+def test_sharded_processes_learn_what_whole_ones_do(shards: str, speaker: Path, data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("deepspeed")
+    options = ["--max_steps", "3", "--grpo.questions", "2", "--processes", "2", "--grpo.episodes", "6"]
+    whole, parts = tmp_path / "whole", tmp_path / shards
+    assert grpo(speaker, data, whole, *options) == 0
+    assert grpo(speaker, data, parts, *options, "--deepspeed", shards) == 0
+    for one, other in zip(lines(whole / "metrics.jsonl"), lines(parts / "metrics.jsonl"), strict=True):
+        for key in ("loss", "grad_norm", "reward", "kl", "rows"):
+            assert other[key] == pytest.approx(one[key], abs=1e-4), key
+    assert not moved(whole, parts, by=1e-4)
 
 
 def likelihood(folder: Path, text: str) -> float:

@@ -19,6 +19,7 @@ from steprag.agent.environment import Environment
 from steprag.agent.grammar import START
 from steprag.agent.grammars import GRAMMARS, STACK, TRANSCRIPT
 from steprag.agent.profiles import load_profile
+from steprag.agent.rewards import REWARDS, Played, precision_of, relevancy_of, share_of
 from steprag.agent.rollout import episode_of, rollout
 from steprag.agent.stack import Action
 from steprag.batch.journal import JOURNAL
@@ -38,8 +39,9 @@ from tests.indexing import words_index
 from tests.ragas_golden import FILE
 from tests.test_grpo import FAST
 from tests.training_parts import Capture, lines
+from training.config import GrpoSection
 from training.play.judging import EpisodeJudge, likeness
-from training.play.rewards import REWARDS, Played, advantages, check_names, precision_of, relevancy_of, score, share_of
+from training.play.rewards import advantages, check_names, score
 from training.train import main
 
 QUESTION = Question(
@@ -78,6 +80,8 @@ def test_a_good_episode_is_worth_this() -> None:
         "grounded": 0.0,  # no passage that it found holds the lek
         "judgement": None,  # nothing is taken back in this grammar
         "evidence": 0.5,  # Albania is named, but not from a passage about it
+        **{"format_tiers": 1.0, "rouge_floor": 0.0, "connectors": 0.0},
+        "keywords": 1 / 4,  # of which, currency, does, albania; "lek" has three letters
     }
 
 
@@ -98,8 +102,8 @@ def test_a_completion_that_is_no_step_scores_nothing(says: str) -> None:
     episode = asyncio.run(episode_of(rollout(environment, policy, start, seed=0)))
     weights = dict.fromkeys(REWARDS.keys() - {"judgement"}, 1.0)  # which says nothing without steps back
     scores = score([Played(QUESTION, episode, TRANSCRIPT, tokens=300, judged=1.0)], weights)
-    assert scores.terms == {name: [0.0] for name in weights}
-    assert scores.totals == [0.0]
+    assert scores.terms == {name: [-1.0 if name == "rouge_floor" else 0.0] for name in weights}
+    assert scores.totals == [-1.0]
 
 
 def stacked(*trace: tuple[str, str, tuple[Passage, ...]], first: tuple[tuple[Passage, ...], ...] = ()) -> Played:
@@ -158,6 +162,24 @@ BAD, BACK, END = ("search", "b", (LIMA,)), ("backtrack", "no", ()), ("answer", "
     ("judgement", stacked(GOOD[0], BACK, BAD, GOOD[1], END), 0.0),
     ("judgement", stacked(*GOOD, BAD, END), 0.5),
     ("judgement", stacked(END), None),
+    ("format_tiers", played(query("a"), refused="So the answer is <answer> lek"), 0.625),  # one tag of two
+    ("format_tiers", played(refused="<query> lek </query>"), 0.5),  # both, without the lead
+    ("format_tiers", played(refused="<query> </query>"), 0.0),
+    ("format_tiers", played(refused="<query> a <query> b"), 0.0),  # said twice
+    ("format_tiers", played(refused="<query> a </evidence>"), 0.0),
+    ("format", played(query("…"), answer("lek")), 0.5),  # marks are no words
+    ("format", played("So the answer is <answer> lek </answer>"), 0.0),  # at once, without a thought
+    ("format", played(query("a"), evidence("None"), answer("lek")), 1.0),  # a search may find nothing
+    ("format", played(query("a"), "So the answer is <answer> lek </answer>"), 1.0),
+    ("format", replace(found(TIRANA), grammar=replace(TRANSCRIPT, must_think=True)), 1.0),
+    ("keywords", played(query("a"), evidence("Albania uses a currency."), answer("lek")), 0.5),
+    ("keywords", found(question=replace(QUESTION, question="who?")), 0.0),
+    ("keywords", found(question=replace(QUESTION, question="who?", golden_answers=("he",))), None),
+    ("connectors", played(answer("lek", "Because it is so, therefore it is.")), 2 / 3),
+    ("connectors", played(query("because therefore then", ""), answer("lek", "因为 lek, 所以 lek, 首先.")), 1.0),
+    ("connectors", played(answer("because therefore then", "Thence the firstborn")), 0.0),  # words are whole
+    ("rouge_floor", played(answer("sol")), -1.0),
+    ("rouge_floor", played(query("a"), refused="?"), -1.0),
     # a profile that searches with the question first is no step's search
     ("judgement", stacked(BAD, BACK, *GOOD, END, first=((TIRANA,),)), 1.0),
 ])  # fmt: skip
@@ -239,6 +261,35 @@ def test_a_term_that_is_missing_once_counts_for_nobody_of_the_group() -> None:
     assert scores.terms["judge"] == [1.0, None, 0.0]
 
 
+HONEST = query("Albania"), evidence("Albania is in Europe."), answer("euro", "So it uses the euro.")
+
+
+@pytest.mark.parametrize("hollow", [
+    ["So the answer is <answer> euro </answer>"],
+    [query("…", ""), "Based on the query, the relevant evidence is <evidence> - </evidence>", answer("euro", "")],
+    [query("?"), evidence("."), answer("!")],
+    [query("none"), evidence("None"), answer("Unknown.")],
+    [query("a"), "Based on the query, the relevant evidence is <evidence> - </evidence>", answer("euro")],
+])  # fmt: skip
+def test_the_default_weights_pay_less_for_right_tags_around_nothing_than_for_an_honest_wrong_answer(
+    hollow: list[str],
+) -> None:
+    group = [played(*hollow), played(*HONEST), played(answer("lek"))]
+    empty, honest, right = score(group, GrpoSection().rewards).totals
+    assert empty < honest < right
+
+
+def test_a_thought_that_the_grammar_asks_for_is_to_be_there() -> None:
+    def format_of(text: str) -> float | None:
+        searched = (Step("search", text, "Lima"), Step("answer", "<think>So.</think>\n<answer> a </answer>", "a"))
+        episode = Episode(State(QUESTION.question, searched), "answer", Usage())
+        return REWARDS["format"](Played(QUESTION, episode, GRAMMARS["search-r1"], tokens=9))
+
+    said = ["<think>Look.</think>\n<search> Lima </search>", "<think> </think>\n<search> Lima </search>",
+            "<search> Lima </search>"]  # fmt: skip
+    assert [format_of(text) for text in said] == [1, 0.5, 0.5]
+
+
 def test_a_group_without_variance_has_no_advantages() -> None:
     assert advantages([0.3, 0.3, 0.3 + 1e-9], "group") is None
     assert advantages([0.0, 0.0], "none") is None
@@ -260,12 +311,18 @@ def test_a_reward_of_ones_own_is_weighed_with_the_others() -> None:
     check_names({own: 2.0})
     assert score(group, {"f1": 1.0, own: 2.0}).terms[own] == [0, 1]
     assert score(group, {"f1": 1.0, own: 2.0}).totals == pytest.approx([1, 3])
+    with pytest.raises(ConfigError, match=":of_a_tree takes a tree and its grammar.*one argument"):
+        check_names({f"{__name__}:of_a_tree": 1.0})
     with pytest.raises(ConfigError, match=":endless says inf of an episode; return a finite number or None"):
         score(group, {f"{__name__}:endless": 1.0})
 
 
 def searched(episode: Played) -> int:
     return len(episode.episode.retrieved)
+
+
+def of_a_tree(tree: object, grammar: object) -> list[None]:
+    return []
 
 
 def endless(episode: Played) -> float:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from data_generation.config import GenerateConfig
 from preference.build import Searches, main, one_prompt
@@ -86,6 +87,52 @@ def steps_of(grown: Tree, config: SftConfig) -> list[Trajectory]:
     return build_trajectories(
         grown, "h", outcomes(grown, LabelConfig()), rewards(grown, LabelConfig(name="spre"), TRANSCRIPT), config
     )
+
+
+def deep(played: Any) -> float:
+    """A reward of one's own: how many steps the episode has."""
+    return float(len(played.episode.state.steps))
+
+
+def wordy(grown: Tree, grammar: Any) -> Rewards:
+    """A label of one's own: of a tree."""
+    return given(*(float(one.id) for one in grown.nodes))
+
+
+@pytest.mark.parametrize(("name", "of", "worth"), [
+    ("f1", "outcome", [0.5, 0.5, 0.5, None, 1.0, 0.0, 0.5]),
+    ("f1", "step", [None, None, None, None, 1.0, 0.0, 0.5]),  # there is no answer before
+    ("rouge_floor", "outcome", [-1 / 3, -0.5, 0, None, 0, -1, 0]),
+    ("format_tiers", "step", [None, 1, 1, 0, 1, 1, 1]),
+    ("format_tiers", "outcome", [0.75, 1, 1, 0, 1, 1, 1]),
+    ("recall", "step", [None] * 7),  # nothing is marked
+    ("cost", "step", [None, 1, 1, 0, 1, 1, 1]),
+    (f"{__name__}:deep", "step", [None, 1, 1, 0, 2, 2, 2]),
+    (f"{__name__}:deep", "outcome", [1.5, 2, 2, 0, 2, 2, 2]),
+    (f"{__name__}:wordy", "outcome", [0, 1, 2, 3, 4, 5, 6]),
+])  # fmt: skip
+def test_a_reward_of_episodes_labels_steps(name: str, of: Any, worth: list[float | None]) -> None:
+    said = {4: {"content": "x y"}, 5: {"content": "z"}, 6: {"content": "x w"}}
+    grown = replace(changed(tree(), said), question=Question("q", "?", ("x y",)))
+    assert values(rewards(grown, LabelConfig(name=name, of=of), TRANSCRIPT)) == [
+        one if one is None else pytest.approx(one) for one in worth
+    ]
+
+
+def test_rewards_and_functions_of_ones_own_are_mixed() -> None:
+    mix = {"spre": 1.0, f"{__name__}:deep": 0.5, f"{__name__}:wordy": 0.5}
+    config = LabelConfig(name="mixed", mix=mix, of="step", alpha=1)
+    assert config.own == (f"{__name__}:deep", f"{__name__}:wordy")
+    assert values(rewards(tree(), config, TRANSCRIPT))[4] == pytest.approx((1 + 0.5 * 2 + 0.5 * 4) / 2)
+    with pytest.raises(ValidationError, match="unknown label 'spree'; did you mean 'spre'"):
+        LabelConfig(mix={"spree": 1})
+    with pytest.raises(ConfigError, match=f"label.name: {__name__}:loud says 'loud' of an episode; return a finite"):
+        rewards(tree(), LabelConfig(name=f"{__name__}:loud"), TRANSCRIPT)
+
+
+def loud(played: Any) -> str:
+    """No number."""
+    return "loud"
 
 
 def test_a_step_that_its_own_episode_took_back_is_not_imitated_and_the_step_back_is() -> None:

@@ -110,12 +110,14 @@ GRPO: dict[str, Any] = {"stage": "grpo"}
     ({**LLAMA, "nodes": 2}, r"^nodes: llamafactory has variables of its own"),
     ({"nodes": 2}, r"^rendezvous: several nodes need a place to meet"),
     ({"rendezvous": "a:1"}, r"^rendezvous: one machine meets nobody"),
-    ({"deepspeed": "zero2"}, r"^deepspeed: only trainer llamafactory shards"),
+    ({"deepspeed": "zero2", "stage": "critic"}, r"^deepspeed: a critic is trained on whole weights"),
+    ({"deepspeed": "zero3", "merge": True}, r"^merge: under zero3 no process has the whole weights"),
+    ({**LLAMA, "quantization": "int8"}, r"^quantization: llamafactory is given nf4 alone"),
     ({**GRPO, **LLAMA}, r"^stage grpo: llamafactory has none"),
     ({**GRPO, "processes": 2, "grpo": GrpoSection(questions=3)}, r"^grpo.questions: has to be a multiple of processes"),
     ({**GRPO, "grpo": GrpoSection(rewards={"f2": 1.0})}, r"unknown reward 'f2'; did you mean 'f1'\?"),
     ({**GRPO, "accumulation": 2}, r"^accumulation: a step of grpo takes all completions"),
-    ({**GRPO, "quantization": "nf4"}, r"^quantization: stage grpo does not sample from a base in 4 bits; leave it out"),
+    ({**GRPO, "quantization": "nf4", "finetuning": "full"}, r"^quantization: the 4-bit base cannot be trained itself"),
     ({**GRPO, "grpo": GrpoSection(max_tokens=2000)}, r"^grpo.max_tokens: leaves no room for a prompt"),
 ])  # fmt: skip
 def test_keys_that_do_not_go_together_are_refused(values: dict[str, Any], complaint: str) -> None:
@@ -123,10 +125,18 @@ def test_keys_that_do_not_go_together_are_refused(values: dict[str, Any], compla
         check_keys(TrainConfig(**values))
 
 
-def test_kernels_of_liger_need_their_package_and_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_on_demand_is_named_and_kernels_of_liger_need_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"liger: liger_kernel is not installed here; run: pip install"):
         check_recipe(TrainConfig(liger=True))
+    wanted: list[tuple[dict[str, Any], str]] = [
+        ({"report_to": ("tensorboard",)}, r"^report_to: tensorboard is not installed here; run: .*'\.\[tensorboard\]'"),
+        ({"optim": "adamw_8bit"}, r"^optim adamw_8bit: bitsandbytes is not installed here; run: .*'\.\[gpu\]'"),
+        ({"deepspeed": "zero3"}, r"^deepspeed: deepspeed is not installed here; run: .*'\.\[gpu\]'"),
+    ]
+    for values, complaint in wanted:
+        with pytest.raises(ConfigError, match=complaint):
+            check_recipe(TrainConfig(**values))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
     with pytest.raises(ConfigError, match="run on a GPU and none is here"):

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from steprag.config.load import load_config
 from steprag.console.terminal import guarded
-from steprag.engines.models import ModelFiles
+from steprag.engines.models import ModelFiles, resolve_model
+from steprag.engines.weights import load_tokenizer
 from tests.training_parts import Capture, Refused, nvidia_smi
-from training.config import TrainConfig
+from training.config import Optimiser, TrainConfig
+from training.lengths import main as lengths_main
 from training.machine import Device, gpus, visible_gpus
-from training.memory import GIB, PUBLISHED, memory
+from training.memory import GIB, OPTIMISERS, PUBLISHED, memory
+from training.parity import checked_tokens
 from training.plan import RECIPES, hours, main, shape_of
+from training.rows import read_file
 
 MADE_FOR = {
     "qwen2.5-7b-dpo": ("a100", 8),
@@ -34,6 +38,7 @@ MADE_FOR = {
     "qwen2.5-7b-stack-sft": ("4090", 4),
     "qwen2.5-7b-stack-grpo": ("a100", 1),
     "qwen2.5-1.5b-grpo": ("4090", 1),
+    "qwen2.5-32b-grpo": ("a100", 2),
 }
 
 
@@ -200,6 +205,44 @@ SHAPES = {
     "Arcee 4.5B": sizes("arcee", 2560, 18432, 20, 4, 128004, head_dim=128),
     "EXAONE-4-1.2B": sizes("exaone4", 2048, 4096, 32, 8, 102400, head_dim=64, **TIED),
     "Hunyuan-4B": sizes("hunyuan_v1_dense", 3072, 8192, 32, 8, 120818, head_dim=128, **TIED),
+    "Mixtral-8x7B": sizes("mixtral", 4096, 14336, 32, 8, 32000, num_local_experts=8, num_experts_per_tok=2),
+    "Qwen1.5-MoE": sizes(
+        "qwen2_moe",
+        2048,
+        5632,
+        16,
+        16,
+        151936,
+        num_experts=60,
+        moe_intermediate_size=1408,
+        shared_expert_intermediate_size=5632,
+        num_experts_per_tok=4,
+    ),
+    "Qwen3-30B-A3B": sizes(
+        "qwen3_moe",
+        2048,
+        6144,
+        32,
+        4,
+        151936,
+        head_dim=128,
+        num_experts=128,
+        moe_intermediate_size=768,
+        num_experts_per_tok=8,
+    ),
+    "one dense block": sizes(
+        "qwen3_moe",
+        2048,
+        6144,
+        32,
+        4,
+        151936,
+        head_dim=128,
+        num_experts=16,
+        moe_intermediate_size=768,
+        mlp_only_layers=[0],
+    ),
+    "OLMoE-1B-7B": sizes("olmoe", 2048, 1024, 16, 16, 50304, num_experts=64, num_experts_per_tok=8),
     "Seed-OSS-36B": sizes("seed_oss", 5120, 27648, 80, 8, 155136, head_dim=128, attention_bias=True),
     "ERNIE-4.5-0.3B": sizes("ernie4_5", 1024, 3072, 16, 2, 103424, head_dim=128),
 }
@@ -280,6 +323,9 @@ def test_every_knob_that_is_named_for_memory_helps() -> None:
     assert gib(gradient_checkpointing=False) > usual
     assert gib(max_length=1024) < usual
     assert gib(finetuning="full") > usual + 80
+    assert gib(quantization="nf4") < gib(quantization="int8") < usual
+    assert gib(finetuning="full", optim="adamw_8bit") < gib(finetuning="full") - 40
+    assert set(OPTIMISERS) == set(get_args(Optimiser))
     full = {"trainer": "llamafactory", "finetuning": "full"}
     assert gib(8, **full, deepspeed="zero3") < gib(8, **full, deepspeed="zero2") < gib(8, **full)
 
@@ -298,7 +344,10 @@ def test_episodes_take_what_playing_or_learning_does() -> None:
     few = {"grpo.questions": 1, "grpo.episodes": 2}
     assert taken(**few, batch_size=16, gradient_checkpointing=False).cache == 0, "learning takes more than playing"
     full = {"finetuning": "full", "bf16": True}
-    assert taken(**full).reference > taken(**full, **{"grpo.beta": 0}).reference == 0
+    assert taken(**full).reference == taken(**full, **{"grpo.beta": 0}).reference > 0 == usual.reference
+    sharded = {"processes": 2, "deepspeed": "zero3"}
+    halves = memory(recipe("qwen2.5-7b-grpo", **sharded), shape, PUBLISHED, 2)
+    assert halves.gathered == pytest.approx(2 * halves.weights), "whole weights play"
 
 
 def test_pairs_are_not_for_a_stage_that_plays(tmp_path: Path, capsys: Capture) -> None:
@@ -320,6 +369,60 @@ def test_a_model_out_of_reach_or_no_llama(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "config.json").write_text("{}")
     assert guarded(main, ["--model", str(tmp_path), "--device", "a100"]) == 2
     assert "has no config.json like a llama's" in capsys.readouterr().err
+
+
+QWEN_32B = ("--model", "Qwen/Qwen2.5-32B-Instruct", "--device", "a100", "--devices", "2")
+
+
+@pytest.mark.parametrize(("options", "parts"), [
+    (("--config", "qwen2.5-7b-dpo-lora", *QWEN_32B, "--deepspeed", "zero3"), {"weights": 30.5}),  # two bytes, halved
+    (("--config", "qwen2.5-7b-dpo-qlora", *QWEN_32B), {"weights": 17.9}),  # four bits, and embeddings in two bytes
+    (("--config", "qwen2.5-32b-grpo", "--device", "a100", "--devices", "2"), {"weights": 17.9, "cache": 18.7}),
+])  # fmt: skip
+def test_32_billion_weights_fit_two_gpus(options: tuple[str, ...], parts: dict[str, float], capsys: Capture) -> None:
+    plan = planned(capsys, *options)
+    assert plan["fits"]
+    assert {name: plan["memory"][name] for name in parts} == pytest.approx(parts, rel=0.05)
+
+
+def test_what_to_change_is_said_and_does_fit(capsys: Capture) -> None:
+    ask = ["--config", "qwen2.5-7b-sft", "--trainer", "trl", "--deepspeed", "none", *QWEN_32B]
+    assert guarded(main, ask) == 2
+    said = capsys.readouterr().err
+    options = said.partition("this one does with ")[2].partition(" (")[0].split()
+    assert options == ["--finetuning", "lora"], "each device holds the whole base in bfloat16"
+    assert guarded(main, [*ask, *options]) == 0
+    assert guarded(main, ["--config", "qwen2.5-7b-sft", *QWEN_32B[:2], "--device", "t4"]) == 2
+    assert "this one does with" not in capsys.readouterr().err, "nothing makes 32 billion fit 16 GB"
+
+
+def test_lengths_of_questions_and_rows_are_told_and_drawn(
+    pairs: Path, tiny: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """A pairs folder by its files, in tokens as training counts them; question files in any spelling; in characters."""
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text(
+        '{"_id": "1", "question": "Who?", "answer": "me"}\n{"_id": "2", "question": "Where to?", "answer": "x"}\n'
+    )
+    out = tmp_path / "out"
+    assert guarded(lengths_main, [str(asked), "--out", str(out), "--max_length", "5"]) == 0
+    assert "  question      n 2, mean 6.5, median 6.5, p95 8.75, max 9, longer 1\n" in capsys.readouterr().out
+    (told,) = json.loads((out / "lengths.json").read_text())["files"].values()
+    assert told["golden answer"]["max"] == 2
+    assert guarded(lengths_main, [str(pairs), str(asked), "--tokenizer", str(tiny), "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert f"tokens of {tiny}" in said
+    told = json.loads((out / "lengths.json").read_text())["files"]
+    rows = checked_tokens(read_file(pairs / "pairs.train.jsonl", "dpo"), load_tokenizer(resolve_model(str(tiny))), 999)
+    named = told[str(pairs / "pairs.train.jsonl")]
+    assert set(named) == {"prompt", "chosen", "rejected", "all"}
+    assert named["all"]["max"] == max(row.length for row in rows)
+    assert set(told[str(pairs / "steps.val.jsonl")]) == {"prompt", "completion", "all"}
+    assert (out / "lengths.png").stat().st_size > 5000
+    assert guarded(lengths_main, [str(tmp_path)]) == 2
+    assert "is a folder without sft.train.jsonl, pairs.train.jsonl" in capsys.readouterr().err
+    (tmp_path / "empty.jsonl").write_text("")
+    assert guarded(lengths_main, [str(tmp_path / "empty.jsonl")]) == 2
 
 
 def test_a_disk_without_room_is_refused_first(refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,24 @@ def test_two_processes_learn_what_one_does(tiny: Path, pairs: Path, tmp_path: Pa
 
 
 @pytest.mark.engine
+@pytest.mark.parametrize("more", [[], ["--finetuning", "full"]], ids=["lora", "full"])
+@pytest.mark.parametrize("stage", ["sft", "dpo"])
+def test_sharded_processes_learn_what_whole_ones_do(
+    tiny: Path, pairs: Path, tmp_path: Path, stage: str, more: list[str]
+) -> None:
+    """ZeRO-3 by DeepSpeed over gloo: the same losses, and whole weights in the checkpoint."""
+    pytest.importorskip("deepspeed")
+    from safetensors.torch import load_file
+
+    whole, parts, name = tmp_path / "whole", tmp_path / "parts", "model" if more else "adapter_model"
+    assert train(tiny, pairs, whole, stage, *TWO, *more, "--max_steps", "3") == 0
+    assert train(tiny, pairs, parts, stage, *TWO, *more, "--max_steps", "3", "--deepspeed", "zero3") == 0
+    assert losses(parts) == pytest.approx(losses(whole), rel=1e-4)
+    one, other = (load_file(folder / f"{name}.safetensors") for folder in (whole, parts))
+    assert all(one[key].allclose(other[key], atol=1e-4) for key in one)
+
+
+@pytest.mark.engine
 def test_two_nodes_learn_what_one_machine_does(tiny: Path, pairs: Path, tmp_path: Path, capsys: Capture) -> None:
     """Two agents of torchrun on this machine stand for two machines with a common file system."""
     one, two, more = tmp_path / "one", tmp_path / "two", ["--batch_size", "2", "--max_steps", "5"]

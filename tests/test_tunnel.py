@@ -7,6 +7,7 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from steprag.cli import main
 from steprag.errors import ConfigError
 from steprag.experiments.tunnel.arms import ARMS, RATES, LabelArm
 from steprag.experiments.tunnel.grow import SEARCHES, Forest, answers, environment_of, flat, grown
-from steprag.experiments.tunnel.labels import LABELS, skills
+from steprag.experiments.tunnel.labels import LABELS, named_label, skills
 from steprag.experiments.tunnel.model import START, encode, forward, logits, start_of
 from steprag.experiments.tunnel.policy import BatchedPolicy
 from steprag.experiments.tunnel.report import CellResults, goals_of, read_cell, write
@@ -289,6 +290,22 @@ def no_reward(tree: Tree, grammar: Grammar) -> Rewards:
     return [Estimate(len(node.text) / 200, 0.0, "mine") for node in tree.nodes]
 
 
+def steps_taken(played: Any) -> int:
+    """A reward of one's own, of an episode."""
+    return len(played.episode.state.steps)
+
+
+def test_any_label_of_pairs_is_a_label_here() -> None:
+    world = FactWorld(8)
+    grown = tree_of(world, world.questions(3)[2], CAREFUL)
+    forest = Forest(world, [grown], start_of("middle"))
+    for name, last in ((f"{__name__}:steps_taken", len(grown.nodes) - 1), ("recall", 1), ("format", 1)):
+        (told,) = named_label(name, "step")(forest)
+        assert told[0] is None
+        assert told[-1] is not None
+        assert told[-1].value == last
+
+
 async def my_search(tree: SearchTree, searcher: Searcher) -> Tree:
     """A search of one's own."""
     return await flat(tree, searcher)
@@ -337,6 +354,7 @@ def test_rates_are_chosen_by_validation(
     (["--search", "tests.test_tunnel:nothing"], "--search: tests.test_tunnel:nothing cannot be imported"),
     (["--reward", "tests.test_tunnel:nothing"], "module 'tests.test_tunnel' has no attribute 'nothing'"),
     (["--reward", "tests.test_tunnel"], "--reward: 'tests.test_tunnel' should be module:function"),
+    (["--reward", "keyword"], "or a label of steprag pairs; did you mean 'keywords'?"),
     (["--reward", ":nothing"], "--reward: :nothing cannot be imported"),
 ])  # fmt: skip
 def test_wrong_options(option: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,13 +64,18 @@ def check_keys(config: TrainConfig) -> None:
         "quantization: a critic's head cannot be trained in 4 bits; leave it out": critic and nf4,
         "dpo.loss_weights: give one weight for each of dpo.loss": weights is not None and len(weights) != len(dpo.loss),
         "quantization: the 4-bit base cannot be trained itself; set finetuning lora": nf4 and full,
-        "deepspeed: zero3 cannot shard a 4-bit base; take zero2, or leave quantization out": nf4 and zero3,
+        "deepspeed: llamafactory's zero3 cannot shard a 4-bit base (github.com/hiyouga/LlamaFactory/issues/6898); take "
+        "zero2, or trainer trl": nf4 and zero3 and not trl,
+        "quantization: llamafactory is given nf4 alone; take it, or trainer trl": (
+            config.quantization == "int8" and not trl
+        ),
+        "deepspeed: a critic is trained on whole weights; leave it out": critic and sharded,
+        "merge: under zero3 no process has the whole weights; leave merge out": config.merge and zero3 and trl,
         "merge: full fine-tuning gives a whole model already; leave merge out": config.merge and full,
         "merge: weights are not added to a 4-bit base; take trainer llamafactory, which merges into the whole one": (
             config.merge and nf4 and trl
         ),
         "liger: only trainer trl passes it on; leave it out": config.liger and not trl,
-        "deepspeed: only trainer llamafactory shards; leave it out, or set trainer llamafactory": sharded and trl,
         "processes: llamafactory takes every GPU by itself; leave it out": config.processes > 1 and not trl,
         "nodes: llamafactory has variables of its own (docs/training.md); leave it out": several and not trl,
         "rendezvous: several nodes need a place to meet; give HOST:PORT of this machine": several and not meets,
@@ -85,7 +90,6 @@ def check_keys(config: TrainConfig) -> None:
         "grpo.rewards: give at least one reward a weight": plays and not any(grpo.rewards.values()),
         "grpo.max_tokens: leaves no room for a prompt; raise max_length": plays
         and grpo.max_tokens >= config.max_length,
-        "quantization: stage grpo does not sample from a base in 4 bits; leave it out": plays and nf4,
         "dpo.loss: llamafactory takes one of sigmoid, hinge, ipo": foreign and not trl,
         "dpo.loss_weights: llamafactory has one loss; leave it out": weights is not None and not trl,
         "lora.layers: llamafactory trains every block; leave it out": config.lora.layers is not None and not trl,

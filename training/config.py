@@ -12,6 +12,11 @@ from steprag.policy.budget import BudgetConfig
 
 Share = Annotated[float, Field(ge=0)]
 
+Optimiser = Literal[
+    "adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "lion_32bit",
+    "lion_8bit", "adafactor", "sgd",
+]  # fmt: skip
+
 
 class LoraSection(Section):
     """Adapters of low rank (LoRA, arXiv 2106.09685), where finetuning is lora."""
@@ -88,9 +93,11 @@ class TrainConfig(StageConfig):
     model: str = Field(default="smollm2-135m-instruct", description="base weights: embedded name, folder or hub id")
     adapter: str | None = Field(default=None, description="PEFT folder to go on from, or a shipped one; none: anew")
     finetuning: Literal["lora", "full"] = Field(default="lora", description="train a LoRA adapter, or every weight")
-    quantization: Literal["nf4"] | None = Field(default=None, description="nf4: base in 4 bits (QLoRA, bitsandbytes)")
+    quantization: Literal["nf4", "int8"] | None = Field(
+        default=None, description="the base in 4 bits (nf4, QLoRA) or 8 (int8), by bitsandbytes; the adapter is whole"
+    )
     deepspeed: Literal["zero2", "zero3"] | None = Field(
-        default=None, description="shards optimiser (zero2) and weights (zero3) over the GPUs; llamafactory only"
+        default=None, description="shards optimiser (zero2), and weights too (zero3), over the processes or GPUs"
     )
     processes: Positive = Field(
         default=1, description="processes of a machine that train side by side, one a GPU or a share of the cores (trl)"
@@ -107,7 +114,11 @@ class TrainConfig(StageConfig):
     prompt: PromptConfig = PromptConfig()
     judge: JudgeConfig = JudgeConfig()
     budget: BudgetConfig = BudgetConfig()
-    learning_rate: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
+    optim: Optimiser | None = Field(
+        default=None,
+        description="transformers' optimiser, such as adamw_8bit, paged_adamw_8bit, adafactor; none: AdamW",
+    )
+    learning_rate: float = Field(default=2e-4, gt=0, description="peak learning rate of the optimiser")
     epochs: float = Field(default=1.0, gt=0, description="passes over the rows or questions; max_steps overrides it")
     max_steps: Positive | None = Field(default=None, description="optimiser steps; none: as many as the epochs need")
     minutes: float | None = Field(default=None, gt=0, description="end the loop at the first step past this time")
@@ -160,6 +171,11 @@ class TrainConfig(StageConfig):
     def workers(self) -> int:
         """Processes that train side by side, on all machines."""
         return self.processes * self.nodes
+
+    @property
+    def launched(self) -> bool:
+        """Whether torchrun starts the processes: several, or one that DeepSpeed joins."""
+        return self.workers > 1 or self.deepspeed is not None
 
 
 NEUTRAL = frozenset({"budget", "rendezvous", "threads", "save_steps", "logging_steps", "report_to", "llamafactory"})

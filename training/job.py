@@ -88,6 +88,7 @@ def trainer_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         "save_total_limit": 2,
         "report_to": list(config.report_to) or "none",
         "seed": config.seed,
+        **({"optim": config.optim} if config.optim else {}),
     }
 
 

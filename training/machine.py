@@ -15,15 +15,19 @@ from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 
+from steprag.agent.rewards import NEEDS_QUALITY
 from steprag.console.progress import say
 from steprag.engines.threads import usable_cores, usable_memory
 from steprag.errors import ConfigError, quoted
+from steprag.extras import remedy
 from training.checks import check_keys
 from training.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 """What CUDA reads once, when it starts: the GPUs that a process sees, with commas between."""
+EXTRA = {"tensorboard": "tensorboard", "bitsandbytes": "gpu", "deepspeed": "gpu", "rouge_score": "quality"}
+"""The extras that bring what recipes want on demand."""
 _PROBE = """import importlib.util, json, sys, torch
 there = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
 print(json.dumps([there, [name for name in sys.argv[1:] if importlib.util.find_spec(name) is None]]))"""
@@ -46,8 +50,9 @@ def check_recipe(config: TrainConfig) -> TrainConfig:
     for what, package, requirement in wanted:
         if package in missing:
             place = "in LLaMA-Factory's environment" if python else "here"
-            pip = f"{python} -m pip" if python else "pip"
-            raise ConfigError(f"{what}: {package} is not installed {place}; run: {pip} install '{requirement}'")
+            pip = f"{python} -m pip install '{requirement}'" if python else f"pip install '{requirement}'"
+            how = remedy(EXTRA[package]) if package in EXTRA and not python else pip
+            raise ConfigError(f"{what}: {package} is not installed {place}; run: {how}")
     _check_gpu_keys(config, there)
     return _as_launched(config, there) if config.trainer == "llamafactory" else config
 
@@ -59,15 +64,20 @@ def has_blanks(path: object) -> bool:
 
 def _packages(config: TrainConfig) -> Iterator[tuple[str, str, str]]:
     """What the recipe wants of packages that come on demand: key, import name, what pip installs."""
-    yield from (("report_to", name, name) for name in config.report_to)
-    if config.quantization:
-        yield "quantization", "bitsandbytes", "bitsandbytes>=0.50,<0.51"
+    tensorboard = "tensorboard>=2.21,<3"
+    yield from (("report_to", name, tensorboard if name == "tensorboard" else name) for name in config.report_to)
+    if config.quantization or config.optim and ("bit" in config.optim):
+        yield (
+            "quantization" if config.quantization else f"optim {config.optim}",
+            "bitsandbytes",
+            "bitsandbytes>=0.50,<0.51",
+        )
     if config.deepspeed:
         yield "deepspeed", "deepspeed", "deepspeed>=0.19,<0.20"
     if config.liger:
         yield "liger", "liger_kernel", "liger-kernel"
-    if config.stage == "grpo" and "rouge" in config.grpo.rewards:
-        yield "grpo.rewards: rouge", "rouge_score", "rouge-score>=0.1.2,<0.2"
+    if config.stage == "grpo" and (named := NEEDS_QUALITY & config.grpo.rewards.keys()):
+        yield f"grpo.rewards: {min(named)}", "rouge_score", "rouge-score>=0.1.2,<0.2"
 
 
 def _torch_devices() -> int:
@@ -109,8 +119,9 @@ def _check_gpu_keys(config: TrainConfig, there: int) -> None:
         return
     if config.liger:
         raise ConfigError("liger: its kernels run on a GPU and none is here; leave it out")
-    remedies = ["--deepspeed none"] if config.deepspeed else []
-    remedies += ["--bf16 false"] if config.bf16 and config.trainer == "llamafactory" else []
+    foreign = config.trainer == "llamafactory"
+    remedies = ["--deepspeed none"] if config.deepspeed and foreign else []
+    remedies += ["--bf16 false"] if config.bf16 and foreign else []
     if remedies:
         key = remedies[0].split()[0].removeprefix("--")
         raise ConfigError(f"{key}: no GPU here that LLaMA-Factory's torch sees; give {' '.join(remedies)}")

@@ -18,8 +18,13 @@ from training.config import TrainConfig
 
 GIB = 2**30
 TRAINED_BYTES = 16
-NF4_BYTES = 0.5 + 0.127 / 8
-"""4 bits a weight, and 0.127 bits for the doubly quantised scales (QLoRA, arXiv 2305.14314)."""
+QUANTISED_BYTES = {"nf4": 0.5 + 0.127 / 8, "int8": 1.0}
+"""Of a linear layer's weight: 4 bits, and 0.127 for the doubly quantised scales (QLoRA, arXiv 2305.14314); 8 bits."""
+OPTIMISERS = {
+    "adamw_torch": 8, "adamw_torch_fused": 8, "adamw_8bit": 2, "paged_adamw_32bit": 8, "paged_adamw_8bit": 2,
+    "lion_32bit": 4, "lion_8bit": 1, "adafactor": 0, "sgd": 0,
+}  # fmt: skip
+"""transformers' names (`optim`): bytes of state a trained weight, of those that page at most."""
 SPARE = 1.1
 """Allocators keep blocks that fit nothing."""
 LIVE = 1e9
@@ -35,6 +40,8 @@ class Blocks:
     `head_norms`: of queries and keys, each as wide as a "head" or as "all" of them. `biases`: of attention, where
     config.json does not say; `out_bias`: whether its last layer then has one too. `gated`: the block has three matrices
     and not two. `fused`: "qkv" and "gate" are one layer each. `told`: config.json's keys that may be missing there.
+    `sparse`: feed-forward layers are mixtures of experts, whose weights are no linear layers: neither LoRA nor
+    bitsandbytes touches them.
     """
 
     norms: int = 2
@@ -45,6 +52,7 @@ class Blocks:
     gated: bool = True
     fused: tuple[str, ...] = ()
     told: Mapping[str, Any] = field(default_factory=dict)
+    sparse: bool = False
 
 
 _TIED = {"tie_word_embeddings": True}
@@ -71,6 +79,10 @@ FAMILIES = {
     **dict.fromkeys(("exaone4", "hunyuan_v1_dense"), Blocks(head_norms="head")),
     "seed_oss": Blocks(biases=True, out_bias=False),
     "ernie4_5": Blocks(told=_TIED),
+    "mixtral": Blocks(sparse=True),
+    "qwen2_moe": Blocks(biases=True, out_bias=False, sparse=True),
+    "qwen3_moe": Blocks(head_norms="head", sparse=True),
+    "olmoe": Blocks(head_norms="all", sparse=True),
 }
 
 
@@ -80,7 +92,9 @@ def blocks_of(kind: object) -> Blocks:
 
 
 class Shape(BaseModel, frozen=True, strict=True):
-    """A llama-like decoder by its config.json's sizes. `beside`: weights of a vision tower, loaded with it."""
+    """A llama-like decoder by its config.json's sizes. `beside`: weights of a vision tower, loaded with it. The keys of
+    mixtures of experts are Qwen's.
+    """
 
     hidden_size: Size
     intermediate_size: Size
@@ -94,6 +108,25 @@ class Shape(BaseModel, frozen=True, strict=True):
     mlp_bias: Any = None
     model_type: Any = None
     beside: int = 0
+    num_experts: Size | None = None
+    num_experts_per_tok: Size = 1
+    moe_intermediate_size: Size | None = None
+    shared_expert_intermediate_size: int = 0
+    decoder_sparse_step: Size = 1
+    mlp_only_layers: list[int] | None = None
+
+    @property
+    def sparse(self) -> int:
+        """How many blocks have experts."""
+        if not (self.family.sparse and self.num_experts):
+            return 0
+        blocks, dense = range(self.num_hidden_layers), self.mlp_only_layers or ()
+        return sum((at + 1) % self.decoder_sparse_step == 0 and at not in dense for at in blocks)
+
+    def experts(self, count: int) -> int:
+        """Weights of so many experts in every block that has them, and of their routers."""
+        inner = self.moe_intermediate_size or self.intermediate_size
+        return self.sparse * self.hidden_size * (3 * inner * count + (self.num_experts or 0))
 
     @property
     def family(self) -> Blocks:
@@ -115,18 +148,31 @@ class Shape(BaseModel, frozen=True, strict=True):
         return self.head * (self.num_key_value_heads or self.num_attention_heads)
 
     @property
-    def layers(self) -> list[tuple[int, int]]:
-        """The linear layers of a block: width in and width out."""
-        fused, hidden, inner = self.family.fused, self.hidden_size, self.intermediate_size
-        qkv = [self.queries + 2 * self.kv] if "qkv" in fused else [self.queries, self.kv, self.kv]
+    def attention(self) -> list[tuple[int, int]]:
+        """Its linear layers."""
+        fused, hidden = "qkv" in self.family.fused, self.hidden_size
+        qkv = [self.queries + 2 * self.kv] if fused else [self.queries, self.kv, self.kv]
+        return [*((hidden, out) for out in qkv), (self.queries, hidden)]
+
+    @property
+    def feed_forward(self) -> list[tuple[int, int]]:
+        """Its linear layers in a block without experts."""
+        hidden, inner = self.hidden_size, self.intermediate_size
         up = [inner] * (1 + self.family.gated)
-        up = [sum(up)] if "gate" in fused else up
-        return [*((hidden, out) for out in (*qkv, *up)), (self.queries, hidden), (inner, hidden)]
+        return [*((hidden, out) for out in ([sum(up)] if "gate" in self.family.fused else up)), (inner, hidden)]
+
+    @property
+    def everywhere(self) -> list[tuple[int, int]]:
+        """The linear layers of all blocks. Where blocks have experts, these are attention and the shared expert."""
+        hidden, inner = self.hidden_size, self.shared_expert_intermediate_size
+        shared = [(hidden, inner), (hidden, inner), (inner, hidden), (hidden, 1)] if inner else []
+        dense = self.num_hidden_layers - self.sparse
+        return self.num_hidden_layers * self.attention + dense * self.feed_forward + self.sparse * shared
 
     @property
     def linear(self) -> int:
         """Weights of the linear layers within blocks: what LoRA adapts and nf4 shrinks."""
-        return self.num_hidden_layers * sum(width * out for width, out in self.layers)
+        return sum(width * out for width, out in self.everywhere)
 
     @property
     def small(self) -> int:
@@ -144,18 +190,20 @@ class Shape(BaseModel, frozen=True, strict=True):
     @property
     def multiplied(self) -> int:
         """Weights that a token is multiplied with, those of the head included."""
-        return self.linear + self.vocab_size * self.hidden_size
+        return self.linear + self.experts(self.num_experts_per_tok) + self.vocab_size * self.hidden_size
 
     @property
     def parameters(self) -> int:
         """All weights."""
         embeddings = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         last = 0 if self.family.norms == 0 else self.hidden_size * (1 + self.family.layer_norm)
-        return self.linear + embeddings + self.num_hidden_layers * self.small + last + self.beside
+        blocks = self.linear + self.experts(self.num_experts or 0) + self.num_hidden_layers * self.small
+        return blocks + embeddings + last + self.beside
 
     def lora(self, rank: int, layers: int | None) -> int:
         """Weights that LoRA of all linear layers adds, in the top `layers` blocks where that is given."""
-        return rank * sum(map(sum, self.layers)) * min(layers or self.num_hidden_layers, self.num_hidden_layers)
+        share = min(layers or self.num_hidden_layers, self.num_hidden_layers)
+        return rank * sum(map(sum, self.everywhere)) * share // self.num_hidden_layers
 
 
 @dataclass(frozen=True)
@@ -196,11 +244,12 @@ def memory(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memor
     width, full = 2 if config.bf16 else 4, config.finetuning == "full"
     frozen = shape.parameters * width
     if config.quantization:
-        frozen = shape.linear * NF4_BYTES + (shape.parameters - shape.linear) * 2
+        frozen = shape.linear * QUANTISED_BYTES[config.quantization] + (shape.parameters - shape.linear) * 2
+    whole, trained = frozen, TRAINED_BYTES - 8 + OPTIMISERS[config.optim or "adamw_torch"]
     frozen /= devices if config.deepspeed == "zero3" else 1
-    optimiser = trained_weights(config, shape) * TRAINED_BYTES / (devices if config.deepspeed else 1)
+    optimiser = trained_weights(config, shape) * trained / (devices if config.deepspeed else 1)
     if full and config.deepspeed == "zero2":
-        optimiser = shape.parameters * (2 + (TRAINED_BYTES - 2) / devices)
+        optimiser = shape.parameters * (2 + (trained - 2) / devices)
     longest = min(data.longest, config.max_length)
     pairs = 1.0 if config.stage != "dpo" else 1 + data.answer / longest if config.shares else 2.0
     tokens = config.batch_size * longest * pairs  # those that a step's batch puts through the blocks
@@ -221,6 +270,8 @@ def memory(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memor
     block = tokens * width * (2 * shape.hidden_size + 3 * shape.intermediate_size) + tokens * longest
     cache, logits = tokens * width * 2 * shape.kv * shape.num_hidden_layers, episodes * shape.vocab_size * 4 * 3
     playing = replace(learning, activations=block / GIB, logits=logits / GIB, cache=cache / GIB)
+    if config.deepspeed == "zero3":  # every process plays with whole weights
+        playing = replace(playing, gathered=(shape.parameters * width if full else whole) / GIB)
     return max(learning, playing, key=lambda each: each.total)
 
 
@@ -234,7 +285,7 @@ def _reference_bytes(config: TrainConfig, shape: Shape, frozen: float) -> float:
     LLaMA-Factory keeps one, but for a fresh adapter, which it switches off.
     """
     if config.stage == "grpo":
-        return shape.parameters * 4 if config.grpo.beta and config.finetuning == "full" else 0.0
+        return shape.parameters * 4 if config.finetuning == "full" else 0.0  # the divergence is logged with beta 0 too
     fresh = config.finetuning == "lora" and config.adapter is None
     return 0.0 if config.stage != "dpo" or config.trainer == "trl" or fresh else frozen
 
@@ -253,7 +304,11 @@ def _gathered_bytes(config: TrainConfig, shape: Shape, width: int) -> float:
 def _activation_bytes(config: TrainConfig, shape: Shape, width: int) -> int:
     """A token's inputs kept for backward: all blocks, or with checkpointing every block's input and one block whole."""
     hidden, blocks = shape.hidden_size, shape.num_hidden_layers
-    block = width * (5 * hidden + shape.queries + 2 * shape.kv + 4 * shape.intermediate_size) + 4 * hidden
+    inner = shape.intermediate_size
+    if shape.sparse:
+        expert = shape.moe_intermediate_size or inner
+        inner = shape.num_experts_per_tok * expert + shape.shared_expert_intermediate_size
+    block = width * (5 * hidden + shape.queries + 2 * shape.kv + 4 * inner) + 4 * hidden
     if config.finetuning == "lora":
         blocks = min(config.lora.layers or blocks, blocks)
     return blocks * width * hidden + block if config.gradient_checkpointing else blocks * block
@@ -271,9 +326,10 @@ def _logit_bytes(config: TrainConfig, shape: Shape, tokens: float) -> float:
 def checkpoint_bytes(config: TrainConfig, shape: Shape) -> float:
     """Disk that a run fills at most: two checkpoints (a third while it is written) and the result.
 
-    A checkpoint has weights and Adam's moments in float32, with DeepSpeed also the weights in bfloat16, which are then
-    the result.
+    A checkpoint has weights and the optimiser's state in float32, with DeepSpeed also the weights in bfloat16, which
+    are then the result.
     """
     merged = shape.parameters * 4 if config.merge else 0
-    each = 3 * (12 + 2) + 2 if config.deepspeed else 3 * 12 + 4
+    saved = 4 + OPTIMISERS[config.optim or "adamw_torch"]
+    each = 3 * (saved + 2) + 2 if config.deepspeed else 3 * saved + 4
     return trained_weights(config, shape) * each + merged

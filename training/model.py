@@ -60,7 +60,7 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GenerationConfig, set_seed
 
     dtype = torch.bfloat16 if config.bf16 and config.finetuning == "lora" else torch.float32
-    options = _four_bits(dtype) if config.quantization else {}
+    options = _few_bits(config.quantization, dtype) if config.quantization else {}
     critic = config.stage == "critic"
     auto: Any = AutoModelForSequenceClassification if critic else AutoModelForCausalLM
     if critic:
@@ -90,10 +90,12 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     return policy
 
 
-def _four_bits(dtype: torch.dtype) -> dict[str, Any]:
-    """QLoRA's base (arXiv 2305.14314): nf4 with doubly quantised scales, computed in `dtype`."""
+def _few_bits(kind: str, dtype: torch.dtype) -> dict[str, Any]:
+    """QLoRA's base (arXiv 2305.14314): nf4 with doubly quantised scales, computed in `dtype`; or int8 (2208.07339)."""
     from transformers import BitsAndBytesConfig
 
+    if kind == "int8":
+        return {"quantization_config": BitsAndBytesConfig(load_in_8bit=True)}
     nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
     return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,13 +45,19 @@ makers' data sheets.
 """
 OTHER_CARDS = frozenset({"laptop", "mobile", "max", "d", "grid"})
 """Words that make another card of a name in CARDS."""
+SAVINGS = {
+    "gradient_checkpointing": True, "batch_size": 1, "optim": "adamw_8bit", "deepspeed": "zero3", "finetuning": "lora",
+    "quantization": "nf4",
+}  # fmt: skip
+"""Keys that save memory, those first that change least of what is learnt."""
 SHARE = 0.3
 """Of the peak: what trainers of models of this size reach, roughly, between 0.2 and 0.4."""
 
 
 def shape_of(files: ModelFiles) -> Shape | None:
-    """The model's shape, or None where its config.json is not like a llama's: of a mixture of experts, or with other
-    blocks. That of a hub's model is fetched unless it is on this machine; raises ConfigError where it is not to be had.
+    """The model's shape, or None where its config.json is not like a llama's: of experts that are not known here, or
+    with other blocks. That of a hub's model is fetched unless it is on this machine; raises ConfigError where it is
+    not to be had.
     """
     name = "HuggingFaceTB/SmolLM2-135M-Instruct" if files.embedded else files.hub
     if files.hf:
@@ -69,12 +77,14 @@ def _decoder(config: dict[str, Any]) -> Shape | None:
     both = {"tie_word_embeddings": config.get("tie_word_embeddings"), **text}
     told = {key: value for key, value in both.items() if value is not None}
     sizes = {**family.told, **told}
-    experts = any(isinstance(count := sizes.get(key), int) and count > 1 for key in EXPERTS)
+    experts = [count for key in EXPERTS if isinstance(count := sizes.get(key), int) and count > 1]
     lacking = any(field.is_required() and key not in sizes for key, field in Shape.model_fields.items())
-    if experts or lacking or any(map(OTHER_BLOCKS.match, told)):
+    if bool(experts) != family.sparse or lacking or any(map(OTHER_BLOCKS.match, told)):
         return None
     try:
-        return Shape.model_validate({**sizes, "beside": _vision_weights(config)})
+        return Shape.model_validate(
+            {**sizes, "num_experts": max(experts, default=None), "beside": _vision_weights(config)}
+        )
     except ValidationError:
         raise ConfigError("config.json names sizes that no model has") from None
 
@@ -130,7 +140,9 @@ def main(argv: list[str]) -> int:
     report = plan(config, shape, data, device, devices)
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report))
     if device.gib is not None and not report["fits"]:
-        raise ConfigError(refusal(config, data, devices, device.gib, report))
+        raise ConfigError(
+            refusal(config, data, devices, device.gib, report) + remedy(config, shape, data, devices, device.gib)
+        )
     return 0
 
 
@@ -215,6 +227,34 @@ def refusal(config: TrainConfig, data: Data, devices: int, gib: float, report: d
         return f"{wanted}; no recipe of stage {config.stage} fits"
     *_, takes, path = max(fitting)
     return f"{wanted}; nearest recipe that fits: configs/training/{path.name} ({takes:.1f} GiB)"
+
+
+def remedy(config: TrainConfig, shape: Shape, data: Data, devices: int, gib: float) -> str:
+    """The fewest of `SAVINGS` that make this recipe fit, as options to give; nothing where all together do not."""
+
+    def with_keys(keys: dict[str, Any]) -> float:
+        """GiB of the recipe with other keys; infinite where they contradict it."""
+        values = config.model_dump()
+        for key, value in keys.items():
+            section, _, name = key.rpartition(".")
+            (values[section] if section else values)[name] = value
+        changed = TrainConfig.model_validate(values)
+        with suppress(ConfigError):
+            check_keys(changed)
+            return memory(changed, shape, data, devices).total
+        return math.inf
+
+    taken: dict[str, Any] = {}
+    for key, value in {**SAVINGS, "grpo.questions": config.workers}.items():
+        if with_keys(taken) > gib and with_keys({**taken, key: value}) < with_keys(taken):
+            taken[key] = value
+    for key in list(taken):
+        fewer = {name: value for name, value in taken.items() if name != key}
+        taken = fewer if with_keys(fewer) <= gib else taken
+    if (left := with_keys(taken)) > gib:
+        return ""
+    options = " ".join(f"--{key} {str(value).lower()}" for key, value in taken.items())
+    return f"; this one does with {options} ({left:.1f} GiB)"
 
 
 def _table(report: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ PANELS = {
     "loss": ("loss", "eval_loss"),
     "reward accuracy": ("rewards/accuracies", "accuracy", "eval_rewards/accuracies"),
     "reward of episodes": ("reward",),
+    "divergence from the start": ("kl",),
     "share of groups dropped": ("groups_dropped",),
     "reward margin": ("rewards/margins", "eval_rewards/margins"),
 }

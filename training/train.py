@@ -131,8 +131,9 @@ def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
     recipe = config.model_dump(mode="json", exclude={*NEUTRAL, *other})
     if config.nodes == 1:  # as in runs that were begun before there was such a key
         del recipe["nodes"]
-    if not config.chat_template_kwargs:
-        del recipe["chat_template_kwargs"]
+    for late in ("chat_template_kwargs", "optim"):
+        if not recipe[late]:
+            del recipe[late]
     return {
         **recipe,
         "model": inputs.files.name,
@@ -174,7 +175,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     adapter = inputs.files.adapter  # hashed now: it may be another run's checkpoint, and soon gone
     run.set(starting_adapter={"name": str(adapter), "sha256": adapter_hash(adapter)} if adapter else None)
     with memory_told():
-        outcome = (processes if config.trainer == "trl" and config.workers > 1 else back_end(config)).train(job)
+        outcome = (processes if config.trainer == "trl" and config.launched else back_end(config)).train(job)
     packages = {name: version(name) for name in PACKAGES}
     run.set(**_base(inputs), **counts, **asdict(outcome), packages=packages)
     if can_draw():

@@ -81,7 +81,7 @@ def write(
     told: dict[str, Any],
     tables: str,
 ) -> None:
-    """compare.md, compare.csv, three plots, and compare.json.
+    """compare.md, compare.csv, five pictures, and compare.json.
 
     compare.json holds, by the runs' names, the table's rows, every run's difference from every other (in all, and by
     group of questions, `Score.groups`), every run's quality figures and identity; that of the direct run; the harness
@@ -105,7 +105,8 @@ def write(
         for name, part in groups_of(runs).items()
     }  # fmt: skip
     ends = {run.name: Counter([*(one.finish for one in run.scores.values()), *run.failed.values()]) for run in runs}
-    pictures = draw(out, rows, ends) if can_draw() else []
+    errors = {name: Counter(one["errors"]) for name, one in told.items()}
+    pictures = draw(out, rows, ends, errors) if can_draw() else []
     compared = {
         "runs": {line["run"]: line for line in rows},
         "differences": differences,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,13 +24,18 @@ def markdown(head: list[str], rows: Iterable[list[str]]) -> str:
 
 def main_table(rows: list[dict[str, Any]], forced: bool = False) -> str:
     """The short table, percentages with their intervals; with strict EM where a question of any run failed."""
+    return markdown(*_main(rows)) + (f"\n{FORCED}\n" if forced else "")
+
+
+def _main(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Its head and its cells."""
     head = ["run", "questions", *(KINDS[name].label for name in MAIN), "EM over the first (95 % interval, p)"]
     strict = any(line["failed"] for line in rows)
     if strict:
         head += ["strict EM (failed is wrong)", "over the first"]
     if "over_search" in rows[0]:
         head += ["over-search", "under-search"]
-    return markdown(head, (_cells(line, strict) for line in rows)) + (f"\n{FORCED}\n" if forced else "")
+    return head, [_cells(line, strict) for line in rows]
 
 
 def _cells(line: dict[str, Any], strict: bool) -> list[str]:
@@ -134,14 +140,38 @@ def _notes(counted: dict[str, Any]) -> list[str]:
     return notes
 
 
-def draw(out: Path, rows: list[dict[str, Any]], ends: dict[str, Counter[str]]) -> list[str]:
-    """Writes scores.png, searches.png and endings.png into `out`; returns their names."""
-    pictures = {"scores.png": _scores, "searches.png": _searches, "endings.png": _endings}
+def draw(
+    out: Path, rows: list[dict[str, Any]], ends: dict[str, Counter[str]], errors: dict[str, Counter[str]]
+) -> list[str]:
+    """Writes the table, scores, searches, endings and kinds of errors into `out`, each as NAME.png; returns the names.
+
+    `ends`, `errors`: by run, how many predictions ended so, and have this error.
+    """
+    pictures = {"table.png": _table, "scores.png": _scores, "searches.png": _searches, "endings.png": _endings}
+    pictures["errors.png"] = lambda axes, rows, ends: _shares(axes, rows, errors, "% of the predictions")
     for name, paint in pictures.items():
-        figure = new_figure(7, 0.9 + 0.55 * len(rows) if name != "searches.png" else 4)
+        width, height = 12 if name == "table.png" else 7, 0.9 + 0.55 * len(rows)
+        figure = new_figure(width, 4 if name == "searches.png" else height)
         paint(figure.subplots(), rows, ends)
         save_png(figure, out / name, dpi=130)
     return list(pictures)
+
+
+def _table(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str]]) -> None:
+    """The short table."""
+    head, cells = _main(rows)
+    axes.axis("off")
+    drawn = axes.table([list(map(_wrapped, row)) for row in cells], colLabels=list(map(_wrapped, head)), loc="center")
+    drawn.auto_set_font_size(False)
+    drawn.set_fontsize(8)
+    for place in drawn.get_celld():
+        drawn[place].set_height((1.5 if place[0] else 2.2) / (2.2 + 1.5 * len(cells)))
+        drawn[place].set_edgecolor("lightgrey")
+    drawn.auto_set_column_width(range(len(head)))
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 18, break_long_words=False)
 
 
 def _scores(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str]]) -> None:
@@ -180,13 +210,17 @@ def _bars(rows: list[dict[str, Any]], name: str) -> list[list[float]]:
 
 def _endings(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str]]) -> None:
     """How episodes ended, and why questions failed, as shares of each run's questions."""
-    kinds = [kind for kind, _ in sum(ends.values(), Counter[str]()).most_common()]
+    _shares(axes, rows, ends, "% of the questions")
+
+
+def _shares(axes: Any, rows: list[dict[str, Any]], counts: dict[str, Counter[str]], what: str) -> None:
+    kinds = [kind for kind, _ in sum(counts.values(), Counter[str]()).most_common()]
     left = [0.0] * len(rows)
     for kind in kinds:
-        shares = [100 * ends[row["run"]][kind] / ends[row["run"]].total() for row in rows]
+        shares = [100 * counts[row["run"]][kind] / max(1, counts[row["run"]].total()) for row in rows]
         axes.barh(range(len(rows)), shares, left=left, label=kind)
         left = [start + share for start, share in zip(left, shares, strict=True)]
     axes.set_yticks(range(len(rows)), [row["run"] for row in rows])
     axes.invert_yaxis()
-    axes.set_xlabel("% of the questions")
-    axes.figure.legend(loc="outside lower center", ncols=min(4, len(kinds)))
+    axes.set_xlabel(what)
+    axes.figure.legend(loc="outside lower center", ncols=max(1, min(4, len(kinds))))

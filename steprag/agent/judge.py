@@ -1,6 +1,6 @@
 """The judge: a model that scores how far the steps of an episode have come, and answers small questions about texts.
 
-The questions are those of RAGAS (`training/play/rewards.py` has its formulas): which claims a text makes, whether
+The questions are those of RAGAS (`steprag/agent/rewards.py` has its formulas): which claims a text makes, whether
 passages bear them out, what a text answers. Each reply is one constrained line, so that a small judge can give it and
 nothing has to be guessed out of prose.
 """

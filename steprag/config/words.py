@@ -57,6 +57,8 @@ HELP: dict[str, tuple[str, tuple[str, str]]] = {
         "--port 8300", "--index runs/mine --model gpt-4o --engine openai --base_url https://api.openai.com/v1")),
     "ask": ("index config model adapter base_url profile depth", (
         "'Which currency is used in Albania?'", "--model runs/dpo 'Which currency is used in Albania?'")),
+    "score lengths": ("", ("runs/pairs --tokenizer smollm2-135m-instruct --max_length 1024",
+                           "steprag/atlas/train.jsonl --out runs/lengths")),
     "score judge": ("", ("--predictions runs/infer-atlas --model gpt-4o --engine openai --usd 1",
                          "--predictions runs/infer-atlas --base_url http://127.0.0.1:8000/v1 --model NAME")),
     "score evaluate": ("", ("--predictions runs/infer-atlas", "--predictions runs/infer-atlas --bertscore minilm")),

@@ -17,6 +17,8 @@ from typing import Any
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _CLOSED = frozenset({"yes", "no", "noanswer"})
+SAYS_NOTHING = frozenset({"", "none", "unknown", "na", "not available", "not mentioned", "no answer"})
+"""Contents, normalised, of steps that say nothing."""
 
 
 def normalise(text: str) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from steprag.agent.environment import Environment
 from steprag.agent.grammar import Grammar
+from steprag.agent.rewards import Played
 from steprag.agent.rollout import episode_of, rollout
 from steprag.agent.stack import popped
 from steprag.batch.journal import QuestionCalls
@@ -26,7 +27,7 @@ from steprag.errors import RequestError
 from steprag.types import Completion, Episode, Message, Question, Sample, Usage
 from training.config import GrpoSection
 from training.parity import check_prompt, sent_tokens
-from training.play.rewards import Played, advantages, score
+from training.play.rewards import advantages, score
 from training.play.turn_gains import Score, normalised, turn_gains
 
 if TYPE_CHECKING:

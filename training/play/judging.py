@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from steprag.agent.judge import STRICTNESS, Judge, claims_of, is_supported, is_useful, written_back
+from steprag.agent.rewards import Played, kept_text, relevancy_of
 from steprag.batch.journal import QuestionCalls
 from steprag.engines.models import embedded_encoder
 from steprag.engines.threads import one_load
@@ -19,7 +20,6 @@ from steprag.policy.client import Model
 from steprag.policy.protocols import Policy
 from steprag.scores.gold import gold_of
 from steprag.types import Passage, Question
-from training.play.rewards import Played, kept_text, relevancy_of
 
 JUDGED = frozenset({"judge", "faithfulness", "answer_relevancy"})
 """Rewards that no episode has without a judge."""

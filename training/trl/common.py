@@ -9,7 +9,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from steprag.errors import TrainingError
 from steprag.runs.run import Run
 from training.config import TrainConfig
 from training.job import OUT_OF_MEMORY, Job, Outcome, finite, last_checkpoint, scores, trainer_arguments
+from training.launch.llamafactory import DEEPSPEED
 from training.model import freeze_below, save_merged, save_policy
 
 
@@ -37,13 +38,16 @@ def quiet() -> None:
     transformers.logging.disable_progress_bar()
     datasets.disable_progress_bars()
     logging.getLogger("trl").setLevel(logging.ERROR)
-    logging.getLogger("accelerate").setLevel(logging.ERROR)
+    for name in ("accelerate", "bitsandbytes"):
+        logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module=r"(trl|peft|transformers|accelerate|torch)\b")
 
 
 def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
     """TRL's arguments that all stages share."""
     gpu = torch.accelerator.is_available()
+    if "tensorboard" in config.report_to:  # by default its events would lie among the checkpoints, which are removed
+        os.environ.setdefault("TENSORBOARD_LOGGING_DIR", str(checkpoints.parent / "tensorboard"))
     return {
         **trainer_arguments(config, checkpoints),
         "train_sampling_strategy": "sequential",
@@ -55,7 +59,8 @@ def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         # TRL has a head of its own
         "liger_kernel_config": {"fused_linear_cross_entropy": False} if config.liger else None,
         "use_cpu": not gpu,
-        "ddp_backend": "gloo" if config.workers > 1 and not gpu else None,
+        "ddp_backend": "gloo" if config.launched and not gpu else None,
+        "deepspeed": str(DEEPSPEED / f"{config.deepspeed}.json") if config.deepspeed else None,
         "ddp_find_unused_parameters": False,
         "dataloader_pin_memory": gpu,
     }
@@ -139,7 +144,7 @@ def run_trainer(trainer: Refreezing, job: Job) -> Outcome:
     # TRL casts the LoRA of a 4-bit base to bfloat16 and PEFT leaves a head in the base's numbers: there AdamW's small
     # updates are rounded away.
     for weight in trainer.model.parameters():  # pyright: ignore
-        if weight.requires_grad:
+        if weight.requires_grad and not hasattr(weight, "ds_id"):  # no shard yet
             weight.data = weight.data.float()
     with completion_only_head():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -153,11 +158,22 @@ def run_trainer(trainer: Refreezing, job: Job) -> Outcome:
 
 def save(policy: Any, job: Job) -> None:
     """Leaves the checkpoint at the top of the run folder; with `merge` the whole model below it. One process does."""
-    if not PartialState().is_main_process:
-        return
-    save_policy(policy, job.tokenizer, job.files, job.run.path)
-    if job.config.merge:
-        save_merged(policy, job.tokenizer, job.run.path)
+    with _gathered(policy, job.config):
+        if not PartialState().is_main_process:
+            return
+        save_policy(policy, job.tokenizer, job.files, job.run.path)
+        if job.config.merge:
+            save_merged(policy, job.tokenizer, job.run.path)
+
+
+def _gathered(policy: Any, config: TrainConfig) -> AbstractContextManager[None]:
+    """Whole weights, of what is saved, in every process where ZeRO-3 left each a shard."""
+    if config.deepspeed != "zero3":
+        return nullcontext()
+    import deepspeed  # pyright: ignore[reportMissingImports]
+
+    saved = [weight for weight in policy.parameters() if weight.requires_grad or config.finetuning == "full"]
+    return deepspeed.zero.GatheredParameters(saved)
 
 
 @contextmanager

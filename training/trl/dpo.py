@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
+from trl.models import prepare_deepspeed
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
@@ -39,11 +40,14 @@ class StepDPOTrainer(Refreezing, DPOTrainer):
 
         TRL hands them from process to process by a file in a cache that data sets made in memory do not share.
         """
+        model: Any = self.ref_model or self.model
+        if self.is_deepspeed_enabled:  # which has not yet placed and gathered weights: no training has begun
+            model = self._precompute_engine = self._precompute_engine or prepare_deepspeed(model, self.accelerator)
         loader = DataLoader(dataset, batch_size, collate_fn=self.data_collator)  # pyright: ignore[reportArgumentType]
         scored: list[Any] = []
         with Progress(f"reference, {name}", len(dataset), "pairs") as bar:
             for batch in self.accelerator.prepare(loader):
-                pair = self.compute_ref_log_probs(self.ref_model or self.model, batch)
+                pair = self.compute_ref_log_probs(model, batch)
                 scored.append([part.cpu() for part in self.accelerator.gather_for_metrics(pair)])
                 bar.advance(len(scored[-1][0]))
         for column, parts in zip(("ref_chosen_logps", "ref_rejected_logps"), zip(*scored, strict=True), strict=True):

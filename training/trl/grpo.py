@@ -43,6 +43,8 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
     """
 
     stage: GrpoStage
+    playing: Any
+    """The weights as they stand, whole, while episodes are played."""
 
     @property
     def fill(self) -> int:
@@ -63,11 +65,24 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         learnt = sum(len(row.completion) for row in rows)
         size = self.stage.config.batch_size
         with sharing_if_asked(self.model, self.stage.config):
-            for part, count in dealt(rows, size, self.accelerator.process_index, self.accelerator.num_processes):
+            if rows and not self.beta:
+                self._metrics["train"]["kl"].append(self.divergence(rows[:: -(-len(rows) // size)]))
+            hands = list(dealt(rows, size, self.accelerator.process_index, self.accelerator.num_processes))
+            for number, (part, count) in enumerate(hands, 1):
                 batch = self.batch(part, learnt)
                 batch["completion_mask"][count:] = 0
+                last = number == len(hands)  # after which DeepSpeed moves the weights
+                self.accelerator.gradient_state._set_sync_gradients(last)
                 total += Trainer.training_step(self, model, batch)
         return total
+
+    def divergence(self, rows: Sequence[StepRow]) -> float:
+        """The KL divergence from where training starts, a token: TRL's estimate over these rows, without gradients."""
+        batch = Trainer._prepare_inputs(self, self.batch(rows, 1))
+        with torch.no_grad():
+            gap = self._reference(batch) - self._scores(self.model, batch)
+        mask = batch["completion_mask"]
+        return float(((gap.exp() - gap - 1) * mask).sum() / mask.sum())
 
     def play(self, numbers: Sequence[int]) -> list[Group]:
         """The groups of the questions with these numbers, by the weights as they stand."""
@@ -75,7 +90,12 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         tokenizer: Any = self.processing_class
         ends, most = frozenset(self.eos_token_ids), config.grpo.max_tokens
         how = Sampling(self.sample, tokenizer, ends, most, config.max_length, self.score)
-        return self.stage.play(numbers, how, self.state.global_step, self.accelerator.process_index)
+        kwargs: Any = self.args.gradient_checkpointing_kwargs
+        # Sharded weights are gathered once: processes play as many turns as they need and do not meet meanwhile.
+        with unwrap_model_for_generation(
+            self.model_wrapped, self.accelerator, gradient_checkpointing_kwargs=kwargs
+        ) as self.playing:
+            return self.stage.play(numbers, how, self.state.global_step, self.accelerator.process_index)
 
     def batch(self, rows: Sequence[StepRow], learnt: int) -> dict[str, torch.Tensor]:
         """TRL's columns of rows; `learnt`: tokens sampled in the step. Prompts end, completions begin in one column."""
@@ -98,14 +118,18 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         return batch
 
     def _reference(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
-        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
         model = self.ref_model or self.model
         frozen = nullcontext() if self.ref_model else use_adapter(self.accelerator.unwrap_model(model), REFERENCE)
         with torch.no_grad(), frozen:
-            scores = self._get_per_token_logps_and_entropies(model, ids, mask, batch["completion_ids"].size(1))[0]
+            scores = self._scores(model, batch)
         freeze_below(self.model, self.layers)  # pyright: ignore[reportArgumentType]  # PEFT's switch thaws all blocks
         return scores
+
+    def _scores(self, model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Log-probabilities of the completions' tokens at the sampling temperature."""
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+        return self._get_per_token_logps_and_entropies(model, ids, mask, batch["completion_ids"].size(1))[0]
 
     def sample(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
         """Completions of a batch of prompts, from the weights as they stand, each up to the token that ends it."""
@@ -114,20 +138,10 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         how |= {"max_new_tokens": section.max_tokens, "eos_token_id": self.eos_token_ids, "pad_token_id": self.fill}
         ids, mask = (part.to(self.accelerator.device) for part in padded(prompts, self.fill, "left"))
         self.model.eval()  # pyright: ignore
-        with (
-            torch.no_grad(),
-            torch.random.fork_rng(),
-            self.accelerator.autocast(),
-            unwrap_model_for_generation(
-                self.model_wrapped,
-                self.accelerator,
-                generation_kwargs=how,
-                gradient_checkpointing_kwargs=self.args.gradient_checkpointing_kwargs,  # pyright: ignore[reportArgumentType]
-            ) as model,
-        ):
+        with torch.no_grad(), torch.random.fork_rng(), self.accelerator.autocast():
             torch.manual_seed(seed)
             config = GenerationConfig(**how, disable_compile=True)
-            made: Any = model.generate(input_ids=ids, attention_mask=mask, generation_config=config)  # pyright: ignore
+            made = self.playing.generate(input_ids=ids, attention_mask=mask, generation_config=config)
         self.model.train()  # pyright: ignore
         return [_ended(row, self.eos_token_ids) for row in made[:, ids.size(1) :].tolist()]
 
@@ -146,8 +160,7 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         ids, mask = (part.to(self.accelerator.device) for part in whole)
         places = (mask.cumsum(-1) - 1).clamp(min=0)
         longest = max(len(text) for _, text in texts)
-        model: Any = self.model
-        logits = model(input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=longest + 1,
+        logits = self.playing(input_ids=ids, attention_mask=mask, position_ids=places, logits_to_keep=longest + 1,
                        use_cache=False).logits  # fmt: skip
         logps = torch.log_softmax(logits[:, :-1].float(), dim=-1)
         each = logps.gather(-1, ids[:, -longest:, None])[..., 0]
@@ -210,7 +223,7 @@ def build(policy: Any, stage: GrpoStage, job: Job) -> EpisodeGRPOTrainer:
         "shuffle_dataset": False,
         "temperature": section.temperature,
         "max_completion_length": section.max_tokens,
-        "beta": section.beta,
+        "beta": section.beta or 1.0,  # TRL makes no reference for none; ours is also for the log
         "loss_type": "dapo",
     }
     trainer = EpisodeGRPOTrainer(
@@ -220,7 +233,7 @@ def build(policy: Any, stage: GrpoStage, job: Job) -> EpisodeGRPOTrainer:
         train_dataset=Dataset.from_list([{"prompt": "", "number": number} for number in order]),
         processing_class=job.tokenizer,
     )
-    trainer.stage = stage
+    trainer.stage, trainer.beta, trainer.playing = stage, section.beta, trainer.model
     trainer.eos_token_ids = sorted(turn_stops(job.tokenizer).union(trainer.eos_token_ids))
     for name, weight in policy.named_parameters():
         if f".{REFERENCE}." in name:
@@ -231,7 +244,7 @@ def build(policy: Any, stage: GrpoStage, job: Job) -> EpisodeGRPOTrainer:
 
 def _rewarded_elsewhere(**_: Any) -> list[float | None]:
     """TRL wants a reward function; ours are scored where the episodes are played."""
-    raise RuntimeError("training.play.rewards scores episodes; TRL has no reason to ask here")
+    raise RuntimeError("steprag.agent.rewards scores episodes; TRL has no reason to ask here")
 
 
 def question_order(config: TrainConfig, count: int) -> list[int]:

@@ -9,15 +9,18 @@ from functools import partial
 
 import numpy as np
 
+from preference.config import LABELS as LABELLED
 from preference.config import LabelConfig
 from preference.kept import golden_kept, solved
 from preference.rewards import Estimate, Rewards, gold, rewards
 from steprag.agent.grammar import Grammar
 from steprag.agent.grammars import TRANSCRIPT
+from steprag.errors import ConfigError, nearest, quoted
 from steprag.experiments.tunnel.grow import Forest, together
 from steprag.experiments.tunnel.model import start_of
 from steprag.experiments.tunnel.policy import BatchedPolicy
 from steprag.experiments.tunnel.world import NOTHING, FactWorld, right_steps
+from steprag.extras import function_at
 from steprag.tree import Tree, children_of
 from steprag.types import Message
 
@@ -28,14 +31,25 @@ FEWEST = 3
 """Nodes from which a pooled label speaks."""
 
 
-def by_tree(reward: Callable[[Tree, Grammar], Rewards], believed: bool = False) -> Label:
-    """The label of a reward that sees one tree at a time."""
-    return lambda forest: [reward(tree, TRANSCRIPT) for tree in (forest.believed if believed else forest.trees)]
+def by_tree(reward: Callable[..., Rewards], believed: bool = False) -> Label:
+    """The label of a reward that sees one tree at a time, and its `grammar`."""
+    return lambda forest: [reward(tree, grammar=TRANSCRIPT) for tree in (forest.believed if believed else forest.trees)]
 
 
 def named(tree: Tree, grammar: Grammar, name: str, alpha: float = 1.0) -> Rewards:
     """A reward of `steprag pairs`, without discount but where one is given: an episode's length is no fault here."""
     return rewards(tree, LabelConfig.model_validate({"name": name, "alpha": alpha}), grammar)
+
+
+def named_label(name: str, of: str) -> Label:
+    """Any label of `steprag pairs` by its name, without discount. Raises ConfigError where there is none."""
+    if name not in LABELLED and ":" not in name:
+        raise ConfigError(f"--reward: {quoted(name)} should be module:function, or a label of steprag pairs"
+                          f"{nearest(name, LABELLED)}")  # fmt: skip
+    config = LabelConfig.model_validate({"name": name, "alpha": 1.0, "of": of})
+    for own in config.own:
+        function_at(own, "--reward")
+    return by_tree(partial(rewards, config=config), believed=name == "gain")
 
 
 def marked_facts(tree: Tree, grammar: Grammar) -> Rewards:

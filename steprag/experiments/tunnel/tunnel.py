@@ -44,8 +44,7 @@ def main(argv: list[str]) -> int:
 
     cells, arms = _chosen(known.CELLS, given.cells, "cell"), _chosen(known.ARMS, given.arms, "arm")
     out, command = Path(given.out), f"steprag tunnel {shlex.join(argv)}"
-    for option in ("reward", "search"):
-        function_of(given, option)  # named wrongly, it is refused before any work
+    own_label(given), function_of(given, "search")  # named wrongly, they are refused before any work
     if given.jobs:
         arms = _with_rates([*arms, *_own_arms(given)], given)
         units = list(_units(cells, arms, given))
@@ -70,7 +69,10 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
                         help=f"of: {arms}; or all, where in cells after the first only those run that the goals need "
                         "[outcomes, rollouts, marked facts]")  # fmt: skip
     parser.add_argument("--seeds", type=int, default=8, metavar="N", help="seeds 1 to N [8]")
-    parser.add_argument("--reward", metavar="MODULE:FUNCTION", help="a reward of your own: (Tree, Grammar) -> Rewards")
+    parser.add_argument("--reward", metavar="NAME", help="one reward more: any label.name of steprag pairs, your own "
+                        "module:function too")  # fmt: skip
+    parser.add_argument("--of", choices=("outcome", "step"), default="outcome",
+                        help="what a reward of episodes speaks of (label.of of steprag pairs) [outcome]")  # fmt: skip
     parser.add_argument("--search", metavar="MODULE:FUNCTION",
                         help="a search of your own, as data_generation.search:grow")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=usable_cores(), metavar="N",
@@ -145,12 +147,12 @@ def run_unit(unit: Unit, given: argparse.Namespace) -> None:
     import torch
 
     from steprag.experiments.tunnel.grow import SEARCHES
-    from steprag.experiments.tunnel.labels import LABELS, by_tree
+    from steprag.experiments.tunnel.labels import LABELS
     from steprag.experiments.tunnel.unit import Seed
 
     torch.set_num_threads(1)
-    reward, search = function_of(given, "reward"), function_of(given, "search")
-    labels = LABELS | ({OWN: by_tree(reward)} if reward else {})
+    own, search = own_label(given), function_of(given, "search")
+    labels = LABELS | ({OWN: own} if own else {})
     cell, seed, arms = unit
     Seed(cell, seed, labels, SEARCHES | ({OWN: search} if search else {})).run(arms, Path(given.out))
 
@@ -173,6 +175,13 @@ def _with_rates(arms: list[LabelArm], given: argparse.Namespace) -> list[LabelAr
     if todo:
         write_json(out / "rates.json", told)
     return [replace(arm, rate=told.get(arm.name, arm.rate)) for arm in arms]
+
+
+def own_label(given: argparse.Namespace) -> Callable[..., Any] | None:
+    """The label that `--reward` names; None where it is not given. Raises ConfigError."""
+    from steprag.experiments.tunnel.labels import named_label
+
+    return None if given.reward is None else named_label(given.reward, given.of)
 
 
 def function_of(given: argparse.Namespace, option: str) -> Callable[..., Any] | None:
