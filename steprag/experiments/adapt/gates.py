@@ -1,0 +1,215 @@
+"""From a path to a question: a draft is written and has to pass every gate. The first gate that it fails is counted.
+
+A reader answers from given passages. Gates that need no reader come first, and the cheapest readings come before others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from steprag.agent.inert import neutralise, screened, without_instructions
+from steprag.agent.retriever import Retriever
+from steprag.batch.results import ResultKind
+from steprag.experiments.adapt.passages import PassageGraph, PassagePath
+from steprag.scores.gold import holds_golden, mentions
+from steprag.scores.metrics import normalise
+from steprag.types import Passage, Question, Usage
+
+GATES = {
+    "unwritten": "the passages gave no question, or the reply could not be read",
+    "order": "the question or answer reads as an order to a model, or holds markup",
+    "answer": "the answer does not stand in its passage, or the question says it",
+    "bridge": "the hops do not lead to each other, or the question says a name that it should lead to",
+    "copied": "the question repeats words of a passage, many in a row",
+    "known": "it is answered without any passage",
+    "first": "the first search alone answers it",
+    "spare": "it is answered although a passage of its path is left out",
+    "disagree": "a second reading of its passages answers otherwise",
+    "contradicted": "other passages answer otherwise",
+    "double": "an earlier question asks the same",
+    "leak": "a document of another split says what its passage says",
+    "surplus": "enough questions of its kind, hops and split had passed",
+}
+"""Gates in their order, and what stands in the report for each."""
+ANSWER_WORDS = 12
+"""Words of an answer at most."""
+COPIED = 8
+"""Words of a passage in a row that a question may not repeat."""
+FOUND = 3
+"""Passages of the first search, and of each search for others."""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A question of one passage with its answer; `relation`: what a rule read it by (`facts`), none of a policy's."""
+
+    question: str
+    answer: str
+    relation: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A question as it was written: over its hops, one a passage of the path."""
+
+    question: str
+    answer: str
+    hops: tuple[Hop, ...]
+
+
+@dataclass(frozen=True)
+class MadeQuestion:
+    """What became of a path: its draft, and `gate` (`GATES`), the first that it failed; none where it passed all.
+
+    `passages`: ids, in the path's order. `said`: what the reading that failed it said.
+    """
+
+    id: str
+    kind: str
+    split: str
+    passages: tuple[str, ...]
+    bridges: tuple[str, ...]
+    draft: Draft | None
+    gate: str
+    usage: Usage
+    said: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> str:
+        """Kind and hops."""
+        return f"{self.kind} {len(self.passages)}"
+
+    def asked(self) -> Question:
+        """The question with its marked passages and the fact that each has to tell, for labels and scores."""
+        assert self.draft is not None
+        told = zip(self.passages, self.draft.hops, strict=True)
+        facts = [{"passage": passage, "anyof": [[hop.answer]]} for passage, hop in told]
+        metadata = {"type": self.kind, "hops": len(self.passages), "split": self.split, "facts": facts,
+                    "supporting_ids": [*self.passages], "bridges": [*self.bridges],
+                    "hop_questions": [hop.question for hop in self.draft.hops]}  # fmt: skip
+        return Question(self.id, self.draft.question, (self.draft.answer,), metadata)
+
+
+MADE = ResultKind(MadeQuestion, lambda made: made.id)
+
+
+class QuestionWriter(Protocol):
+    """Writes questions over passages, and reads passages for answers."""
+
+    @property
+    def usage(self) -> Usage:
+        """What was asked so far."""
+        ...
+
+    async def write(self, path: PassagePath, passages: Sequence[Passage]) -> Draft | None:
+        """A draft with a hop a passage; None where there is none."""
+        ...
+
+    async def read(self, draft: Draft, passages: Sequence[Passage], *, knowing: bool) -> str | None:
+        """The answer that the passages give, none where they give none; `knowing`: also from what the reader knows."""
+        ...
+
+
+async def make(
+    path: PassagePath, passages: Sequence[Passage], graph: PassageGraph, writer: QuestionWriter, retriever: Retriever
+) -> MadeQuestion:
+    """Writes a path's question and takes it through the gates. `passages`: the path's, as they stand in the index.
+
+    What passages say is data: sentences that give orders are taken out before anything is written from them.
+    """
+    shown = screened(passages)
+    draft = await writer.write(path, shown)
+    gate, said = "unwritten", ""
+    if draft is not None:
+        gate = _unread(draft, path, shown)
+        if not gate:
+            gate, said = await _read(draft, passages, graph, path, writer, retriever)
+    ids = tuple(passage.id for passage in passages)
+    return MadeQuestion(path.id, path.kind, path.split, ids, path.bridges, draft, gate, writer.usage, said)
+
+
+def _unread(draft: Draft, path: PassagePath, passages: Sequence[Passage]) -> str:
+    """The first gate that a draft fails without a reading; none where it passes them."""
+    texts = (draft.question, draft.answer, *(hop.question for hop in draft.hops))
+    if any(neutralise(text) != text or without_instructions(text) != text for text in texts):
+        return "order"
+    if not _answers_stand(draft, path, passages):
+        return "answer"
+    if path.kind == "bridge" and not _leads(draft, path):
+        return "bridge"
+    if any(_shares_run(draft.question, passage.text) for passage in passages):
+        return "copied"
+    return ""
+
+
+def _answers_stand(draft: Draft, path: PassagePath, passages: Sequence[Passage]) -> bool:
+    """Whether each hop's answer stands in its passage, short, and the question does not say its own answer. A comparison
+    names its answer, a subject of one of both.
+    """
+    for hop, passage in zip(draft.hops, passages, strict=True):
+        if not 0 < len(normalise(hop.answer).split()) <= ANSWER_WORDS or not holds_golden(passage.text, (hop.answer,)):
+            return False
+    if path.kind == "compare":
+        whole = [f"{passage.title}\n{passage.text}" for passage in passages]
+        return sum(holds_golden(text, (draft.answer,)) for text in whole) == 1
+    same = normalise(draft.answer) == normalise(draft.hops[-1].answer)
+    return same and not holds_golden(draft.question, (draft.answer,))
+
+
+def _leads(draft: Draft, path: PassagePath) -> bool:
+    """Whether each hop's answer is the name that leads on, the next hop asks about it, and the question says no name."""
+    names = [normalise(hop.answer) for hop in draft.hops[:-1]]
+    onward = [hop.question for hop in draft.hops[1:]]
+    as_drawn = (any(mentions(name, [bridge])) or any(mentions(bridge, [name]))
+                for name, bridge in zip(names, path.bridges, strict=True))  # fmt: skip
+    told = [holds_golden(question, (name,)) for question, name in zip(onward, names, strict=True)]
+    return all(as_drawn) and all(told) and not any(mentions(draft.question, names))
+
+
+def _shares_run(question: str, text: str) -> bool:
+    words, said = normalise(question).split(), f" {normalise(text)} "
+    return any(f" {' '.join(words[at : at + COPIED])} " in said for at in range(len(words) - COPIED + 1))
+
+
+async def _read(
+    draft: Draft, passages: Sequence[Passage], graph: PassageGraph, path: PassagePath, writer: QuestionWriter,
+    retriever: Retriever,
+) -> tuple[str, str]:  # fmt: skip
+    """The first gate that a draft fails by a reading, and what that said; a reading gives an answer or none."""
+
+    async def gives(shown: Sequence[Passage], *, knowing: bool = True) -> str:
+        return await writer.read(draft, screened(shown), knowing=knowing) or ""
+
+    if agree(said := await gives(()), draft.answer):
+        return "known", said
+    if len(passages) > 1:
+        first = await retriever.search(draft.question, FOUND)
+        may = path.kind == "compare" or any(holds_golden(one.text, (draft.answer,)) for one in first)
+        if may and agree(said := await gives(first), draft.answer):
+            return "first", said
+        for left_out in range(len(passages)):
+            rest = [one for number, one in enumerate(passages) if number != left_out]
+            if agree(said := await gives(rest), draft.answer):
+                return "spare", said
+    if not same(said := await gives(passages, knowing=False), draft.answer):
+        return "disagree", said
+    found = {one.id: one for hop in draft.hops for one in await retriever.search(hop.question, FOUND)}
+    others = [one for key, one in found.items() if key not in {passage.id for passage in passages}]
+    if others and (said := await gives(others, knowing=False)) and not agree(said, draft.answer):
+        return "contradicted", said
+    return "", ""
+
+
+def same(said: str, answer: str) -> bool:
+    """Whether two answers agree and neither has more than twice the other's words."""
+    fewer, more = sorted(len(normalise(one).split()) for one in (said, answer))
+    return agree(said, answer) and more <= 2 * fewer
+
+
+def agree(said: str, answer: str) -> bool:
+    """Whether two answers are the same, or one has the other's words in a row ("lek" and "the Albanian lek")."""
+    one, other = normalise(said), normalise(answer)
+    return bool(one and other) and (any(mentions(one, [other])) or any(mentions(other, [one])))
