@@ -34,6 +34,7 @@ from steprag.records.yaml_files import read_yaml
 from steprag.runs.run import locked, read_manifest
 from steprag.types import Question, Usage
 
+LABEL = "steprag.experiments.adapt.labels:by_facts"
 TRIED = 1.5
 """Paths that a question is likely to take."""
 ROWS = {"sft": "sft.train", "dpo": "pairs.train"}
@@ -133,7 +134,7 @@ class Adaptation:
         run(stage(out / "questions", "adapt questions", *self._question_options(), index=out / "index"))
         run(stage(out / "index-train", "index build", *shared, corpus=out / "questions" / TRAINED))
         run(self._search())
-        run(stage(out / "pairs", "pairs", *SOUND, "--label.name", "gold", "--validation", "0", trees=out / "trees"))
+        run(stage(out / "pairs", "pairs", *SOUND, "--label.name", LABEL, "--validation", "0", trees=out / "trees"))
         for each in self._training():
             run(each)
         contenders = self.contenders()

@@ -1,4 +1,4 @@
-"""A policy as writer and reader of questions: its prompts, and replies of one line of JSON that engines can be held to."""
+"""A policy as writer and reader of questions: its prompts, and replies of one line of JSON."""
 
 from __future__ import annotations
 
@@ -74,7 +74,11 @@ class PolicyWriter:
         words, form = _words(), str(len(passages))
         leads = "".join(f"\nPassage {number} leads to the next one by the name: {neutralise(bridge)}"
                         for number, bridge in enumerate(path.bridges, 1))  # fmt: skip
-        system = fill(words["write"]["system"], way=words[path.kind].strip(), keys=", ".join(keys_of(form)))
+        system = fill(
+            words["write"]["system"],
+            way=words["bridge" if path.bridges else "one"].strip(),
+            keys=", ".join(keys_of(form)),
+        )
         values = await self._asked(form, system, fill(words["write"]["user"], passages=_shown(passages), leads=leads))
         if values is None:
             return None

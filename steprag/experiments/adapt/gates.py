@@ -1,6 +1,6 @@
 """From a path to a question: a draft is written and has to pass every gate. The first gate that it fails is counted.
 
-A reader answers from given passages. Gates that need no reader come first, and the cheapest readings come before others.
+A reader answers from given passages. Gates that need no reader come first, then the cheapest readings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from steprag.agent.inert import neutralise, screened, without_instructions
 from steprag.agent.retriever import Retriever
 from steprag.batch.results import ResultKind
-from steprag.experiments.adapt.passages import PassageGraph, PassagePath
+from steprag.experiments.adapt.passages import PassagePath
 from steprag.scores.gold import holds_golden, mentions
 from steprag.scores.metrics import normalise
 from steprag.types import Passage, Question, Usage
@@ -30,7 +30,7 @@ GATES = {
     "contradicted": "other passages answer otherwise",
     "double": "an earlier question asks the same",
     "leak": "a document of another split says what its passage says",
-    "surplus": "enough questions of its kind, hops and split had passed",
+    "surplus": "enough questions of its hops and split had passed",
 }
 """Gates in their order, and what stands in the report for each."""
 ANSWER_WORDS = 12
@@ -61,13 +61,12 @@ class Draft:
 
 @dataclass(frozen=True)
 class MadeQuestion:
-    """What became of a path: its draft, and `gate` (`GATES`), the first that it failed; none where it passed all.
+    """What became of a path: its draft, and the first gate that it failed (`GATES`), none where it passed.
 
-    `passages`: ids, in the path's order. `said`: what the reading that failed it said.
+    `passages`: ids, in the path's order. `said`: the reading by which it failed.
     """
 
     id: str
-    kind: str
     split: str
     passages: tuple[str, ...]
     bridges: tuple[str, ...]
@@ -78,19 +77,19 @@ class MadeQuestion:
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def shape(self) -> str:
-        """Kind and hops."""
-        return f"{self.kind} {len(self.passages)}"
+    def hops(self) -> int:
+        """Passages that it leads through."""
+        return len(self.passages)
 
     def asked(self) -> Question:
-        """The question with its marked passages and the fact that each has to tell, for labels and scores."""
-        assert self.draft is not None
-        told = zip(self.passages, self.draft.hops, strict=True)
-        facts = [{"passage": passage, "anyof": [[hop.answer]]} for passage, hop in told]
-        metadata = {"type": self.kind, "hops": len(self.passages), "split": self.split, "facts": facts,
+        """The question with its marked passages, and the fact that each of them tells. Only of one that has a draft."""
+        draft = self.draft or Draft("", "", ())
+        told = zip(self.passages, draft.hops, strict=True)
+        metadata = {"type": "bridge" if self.hops > 1 else "one", "hops": self.hops, "split": self.split,
                     "supporting_ids": [*self.passages], "bridges": [*self.bridges],
-                    "hop_questions": [hop.question for hop in self.draft.hops]}  # fmt: skip
-        return Question(self.id, self.draft.question, (self.draft.answer,), metadata)
+                    "hop_questions": [hop.question for hop in draft.hops],
+                    "facts": [{"passage": passage, "anyof": [[hop.answer]]} for passage, hop in told]}  # fmt: skip
+        return Question(self.id, draft.question, (draft.answer,), metadata)
 
 
 MADE = ResultKind(MadeQuestion, lambda made: made.id)
@@ -114,7 +113,7 @@ class QuestionWriter(Protocol):
 
 
 async def make(
-    path: PassagePath, passages: Sequence[Passage], graph: PassageGraph, writer: QuestionWriter, retriever: Retriever
+    path: PassagePath, passages: Sequence[Passage], writer: QuestionWriter, retriever: Retriever
 ) -> MadeQuestion:
     """Writes a path's question and takes it through the gates. `passages`: the path's, as they stand in the index.
 
@@ -122,51 +121,35 @@ async def make(
     """
     shown = screened(passages)
     draft = await writer.write(path, shown)
-    gate, said = "unwritten", ""
-    if draft is not None:
-        gate = _unread(draft, path, shown)
-        if not gate:
-            gate, said = await _read(draft, passages, graph, path, writer, retriever)
+    gate, said = ("unwritten", "") if draft is None else (_unread(draft, path, shown), "")
+    if draft is not None and not gate:
+        gate, said = await _read(draft, passages, writer, retriever)
     ids = tuple(passage.id for passage in passages)
-    return MadeQuestion(path.id, path.kind, path.split, ids, path.bridges, draft, gate, writer.usage, said)
+    return MadeQuestion(path.id, path.split, ids, path.bridges, draft, gate, writer.usage, said)
 
 
 def _unread(draft: Draft, path: PassagePath, passages: Sequence[Passage]) -> str:
     """The first gate that a draft fails without a reading; none where it passes them."""
-    texts = (draft.question, draft.answer, *(hop.question for hop in draft.hops))
+    hops = draft.hops
+    texts = (draft.question, draft.answer, *(hop.question for hop in hops))
     if any(neutralise(text) != text or without_instructions(text) != text for text in texts):
         return "order"
-    if not _answers_stand(draft, path, passages):
+    stands = (0 < len(normalise(hop.answer).split()) <= ANSWER_WORDS and holds_golden(passage.text, (hop.answer,))
+              for hop, passage in zip(hops, passages, strict=True))  # fmt: skip
+    same_end = normalise(draft.answer) == normalise(hops[-1].answer)
+    if not all(stands) or not same_end or holds_golden(draft.question, (draft.answer,)):
         return "answer"
-    if path.kind == "bridge" and not _leads(draft, path):
-        return "bridge"
+    for hop, bridge, onward in zip(hops[:-1], path.bridges, hops[1:], strict=True):
+        name = (hop.answer,)
+        if (
+            not agree(hop.answer, bridge)
+            or not holds_golden(onward.question, name)
+            or holds_golden(draft.question, name)
+        ):
+            return "bridge"
     if any(_shares_run(draft.question, passage.text) for passage in passages):
         return "copied"
     return ""
-
-
-def _answers_stand(draft: Draft, path: PassagePath, passages: Sequence[Passage]) -> bool:
-    """Whether each hop's answer stands in its passage, short, and the question does not say its own answer. A comparison
-    names its answer, a subject of one of both.
-    """
-    for hop, passage in zip(draft.hops, passages, strict=True):
-        if not 0 < len(normalise(hop.answer).split()) <= ANSWER_WORDS or not holds_golden(passage.text, (hop.answer,)):
-            return False
-    if path.kind == "compare":
-        whole = [f"{passage.title}\n{passage.text}" for passage in passages]
-        return sum(holds_golden(text, (draft.answer,)) for text in whole) == 1
-    same = normalise(draft.answer) == normalise(draft.hops[-1].answer)
-    return same and not holds_golden(draft.question, (draft.answer,))
-
-
-def _leads(draft: Draft, path: PassagePath) -> bool:
-    """Whether each hop's answer is the name that leads on, the next hop asks about it, and the question says no name."""
-    names = [normalise(hop.answer) for hop in draft.hops[:-1]]
-    onward = [hop.question for hop in draft.hops[1:]]
-    as_drawn = (any(mentions(name, [bridge])) or any(mentions(bridge, [name]))
-                for name, bridge in zip(names, path.bridges, strict=True))  # fmt: skip
-    told = [holds_golden(question, (name,)) for question, name in zip(onward, names, strict=True)]
-    return all(as_drawn) and all(told) and not any(mentions(draft.question, names))
 
 
 def _shares_run(question: str, text: str) -> bool:
@@ -175,9 +158,8 @@ def _shares_run(question: str, text: str) -> bool:
 
 
 async def _read(
-    draft: Draft, passages: Sequence[Passage], graph: PassageGraph, path: PassagePath, writer: QuestionWriter,
-    retriever: Retriever,
-) -> tuple[str, str]:  # fmt: skip
+    draft: Draft, passages: Sequence[Passage], writer: QuestionWriter, retriever: Retriever
+) -> tuple[str, str]:
     """The first gate that a draft fails by a reading, and what that said; a reading gives an answer or none."""
 
     async def gives(shown: Sequence[Passage], *, knowing: bool = True) -> str:
@@ -187,7 +169,7 @@ async def _read(
         return "known", said
     if len(passages) > 1:
         first = await retriever.search(draft.question, FOUND)
-        may = path.kind == "compare" or any(holds_golden(one.text, (draft.answer,)) for one in first)
+        may = any(holds_golden(one.text, (draft.answer,)) for one in first)
         if may and agree(said := await gives(first), draft.answer):
             return "first", said
         for left_out in range(len(passages)):

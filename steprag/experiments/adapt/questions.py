@@ -23,12 +23,12 @@ from indexes import open_retriever
 from indexes.rows.passage_store import PassageStore
 from inference.config import GreedyConfig
 from steprag.agent.retriever import Retriever
-from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import Results
 from steprag.batch.worklist import ask_each, model_asked, run_calmly
 from steprag.config.load import PASSAGES, StageConfig, add_options, config_from, index_of, parse_arguments
 from steprag.config.sections import Positive, RetrieverConfig
 from steprag.console.progress import Progress
+from steprag.engines.models import EMBEDDED
 from steprag.errors import PART_DONE, ConfigError
 from steprag.experiments.adapt.asking import MOST_HOPS, PROMPTS, DraftFormat, PolicyWriter, calls_of, use_of
 from steprag.experiments.adapt.facts import TemplateWriter
@@ -43,10 +43,10 @@ from steprag.types import Passage, Question, Usage
 
 TRAINED = "train.passages.jsonl"
 """The passages of the documents that questions to train on are made from: a corpus."""
-FREE = 100
-"""How many times more paths templates may try: they cost nothing."""
-SPARE = {True: 1.25, False: 10}
-"""Paths that a round tries for a question that is missing, where the policy writes, and where templates do."""
+TRIES = {True: (1, 1.25), False: (100, 10)}
+"""Where the policy writes, and where templates do, which costs nothing: how many times the tries that are given, and
+the paths that a round tries for a question that is missing.
+"""
 ALIKE = 5, 0.5
 """Words in a row, and the share of a passage's such runs from which two passages say the same."""
 
@@ -79,7 +79,7 @@ class QuestionsConfig(StageConfig):
     @property
     def by_policy(self) -> bool:
         """Whether the policy writes; else templates do."""
-        weak = not self.policy.remote and self.policy.model in weak_models()
+        weak = not self.policy.remote and self.policy.model == EMBEDDED
         return self.writer == "policy" or (self.writer == "auto" and not weak)
 
     @property
@@ -87,31 +87,18 @@ class QuestionsConfig(StageConfig):
         """Questions by split."""
         return dict(zip(SPLITS, (self.questions, self.dev, self.tests), strict=True))
 
-    def quotas(self) -> dict[tuple[str, str, int], int]:
-        """Questions by split, kind and hops: as many of each shape, the shortest first where they do not divide."""
-        shapes = [("one", 1), *(("bridge", hops) for hops in range(2, self.hops + 1))]
-        shapes += [("compare", 2)] if self.hops > 1 else []
-        return {
-            (split, *shape): count // len(shapes) + (place < count % len(shapes))
-            for split, count in self.wanted.items()
-            for place, shape in enumerate(shapes)
-        }
+    def quotas(self) -> dict[tuple[str, int], int]:
+        """Questions by split and hops: as many of each, one more of the shortest where they do not divide."""
+        return {(split, hops): (count + self.hops - hops) // self.hops
+                for split, count in self.wanted.items() for hops in range(1, self.hops + 1)}  # fmt: skip
 
     def most_use(self, tries: float | None = None) -> Usage:
         """What writing takes at most, or at so many tries a question; nothing where templates write."""
         if not self.by_policy:
             return Usage()
         uses = [(use_of(hops, self.policy.max_tokens), round(count * (tries or self.tries)))
-                for (_, _, hops), count in self.quotas().items()]  # fmt: skip
-        return Usage(*(sum(getattr(use, key) * count for use, count in uses)
-                       for key in ("calls", "prompt_tokens", "completion_tokens")))  # fmt: skip
-
-
-def weak_models() -> frozenset[str]:
-    """Names of models that cannot write questions: the embedded one."""
-    from steprag.engines.models import EMBEDDED
-
-    return frozenset({EMBEDDED})
+                for (_, hops), count in self.quotas().items()]  # fmt: skip
+        return Usage(*(sum(getattr(use, key) * count for use, count in uses) for key in vars(Usage())))
 
 
 def main(argv: list[str]) -> int:
@@ -165,13 +152,11 @@ class QuestionMaker:
 
         Which paths a round tries follows from what passed before it, so a run that was killed tries the same ones.
         """
-        quotas, spare = self.config.quotas(), SPARE[self.config.by_policy]
-        drawn: Mapping[tuple[str, str, int], Iterator[PassagePath]] = {
-            key: islice(self.graph.paths(key[1], key[2], key[0], self.config.seed),
-                        count * self.config.tries * (1 if self.config.by_policy else FREE))
-            for key, count in quotas.items()
-        }  # fmt: skip
-        failed, passed = 0, Counter[tuple[str, str, int]]()
+        quotas, (tries, spare) = self.config.quotas(), TRIES[self.config.by_policy]
+        tries *= self.config.tries
+        drawn = {(split, hops): islice(self.graph.paths(hops, split, self.config.seed), count * tries)
+                 for (split, hops), count in quotas.items()}  # fmt: skip
+        failed, passed = 0, Counter[tuple[str, int]]()
         while True:
             fresh = [path for key, paths in drawn.items() if quotas[key] > passed[key]
                      for path in islice(paths, math.ceil(spare * (quotas[key] - passed[key])))]  # fmt: skip
@@ -179,11 +164,11 @@ class QuestionMaker:
                 return failed
             self.tried |= {path.id: path for path in fresh}
             failed = await self._make([*self.tried.values()])
-            passed = Counter((made.split, made.kind, len(made.passages)) for made in self.made() if not made.gate)
+            passed = Counter((made.split, made.hops) for made in self.made() if not made.gate)
 
     def made(self) -> Iterator[MadeQuestion]:
         """What became of each path so far, in the order in which they were drawn."""
-        return read_records(self.results.path, MadeQuestion)
+        return (made for made in read_records(self.results.path, MadeQuestion) if made.id in self.tried)
 
     async def _make(self, paths: Sequence[PassagePath]) -> int:
         if self.config.by_policy:
@@ -206,7 +191,7 @@ class QuestionMaker:
         return await self._one(self.tried[question.id], PolicyWriter(policy))
 
     async def _one(self, path: PassagePath, writer: QuestionWriter) -> MadeQuestion:
-        return await make(path, [self.store.read(row) for row in path.rows], self.graph, writer, self.retriever)
+        return await make(path, [self.store.read(row) for row in path.rows], writer, self.retriever)
 
     def _ids(self, path: PassagePath) -> list[str]:
         return [self.store.read(row).id for row in path.rows]
@@ -230,8 +215,8 @@ class QuestionMaker:
         write_records(self.run.path / "questions.jsonl", [made.asked() for made in kept])
         for name in SPLITS:
             write_records(self.run.path / f"{name}.jsonl", [made.asked() for made in kept if made.split == name])
-        rows = (row for row, split in enumerate(self.graph.split) if split == "train")
-        passages = ({"id": one.id, "title": one.title, "text": one.text} for one in map(self.store.read, rows))
+        passages = ({"id": one.id, "title": one.title, "text": one.text}
+                    for one in map(self.store.read, self.graph.rows_of("train")))  # fmt: skip
         write_records(self.run.path / TRAINED, passages)
         return told
 
@@ -239,7 +224,7 @@ class QuestionMaker:
         """What was made, with the gates of the whole set: none asked twice, none told in another split, none too many."""
         quotas, seen = self.config.quotas(), set[str]()
         for made in self.made():
-            gate, key = made.gate, (made.split, made.kind, len(made.passages))
+            gate, key = made.gate, (made.split, made.hops)
             if not gate and made.draft is not None:
                 words = normalise(made.draft.question)
                 if words in seen:
@@ -255,35 +240,26 @@ class QuestionMaker:
 
     async def _leaks(self, made: MadeQuestion) -> bool:
         """Whether a passage of another split says what a passage of the path says."""
-        path = self.tried[made.id]
-        for row in path.rows:
-            passage = self.store.read(row)
+        for passage in map(self.store.read, self.tried[made.id].rows):
             runs = _runs(passage)
             for other in await self.retriever.search(f"{passage.title} {passage.text}"[:2000], 5):
                 shared = len(runs & _runs(other)) / max(1, len(runs))
-                if other.id != passage.id and shared >= ALIKE[1] and self.graph.split_of(other) != path.split:
+                if other.id != passage.id and shared >= ALIKE[1] and self.graph.split_of(other) != made.split:
                     return True
         return False
 
     def _told(self, all_made: Sequence[MadeQuestion], kept: Sequence[MadeQuestion]) -> dict[str, Any]:
-        spent = self._spent()
+        spent = {key: self.run.manifest.get("spent", {}).get(key, 0) for key in vars(Usage())}
         return {
             "writer": "policy" if self.config.by_policy else "templates",
             "documents": len(set(self.graph.documents)), "passages": len(self.graph.documents),
             "paths": len(self.tried), "failed": len(self.tried) - len(all_made),
             "gates": {gate: count for gate in GATES if (count := sum(made.gate == gate for made in all_made))},
             "passed": dict(Counter(made.split for made in kept)),
-            "shapes": dict(sorted(Counter(made.shape for made in kept).items())),
-            "wanted": self.config.wanted, "usage": vars(spent),
-            "per_100_calls": 100 * len(kept) / spent.calls if spent.calls else None,
+            "hops": dict(sorted(Counter(str(made.hops) for made in kept).items())),
+            "wanted": self.config.wanted, "usage": spent,
+            "per_100_calls": 100 * len(kept) / spent["calls"] if spent["calls"] else None,
         }  # fmt: skip
-
-    def _spent(self) -> Usage:
-        """What all calls took, as the journal has them; nothing where there is none."""
-        if not self.config.by_policy:
-            return Usage()
-        with Journal(self.run.path / JOURNAL, reading=True) as journal:
-            return journal.spending.usage
 
 
 def _runs(passage: Passage) -> set[tuple[str, ...]]:

@@ -44,8 +44,9 @@ def write_report(adaptation: Adaptation, contenders: list[Contender], compared: 
         if adaptation.trained else [],
         "bills": {name: bill(use, price) for name, use in spent.items()},
         "each": bill(_share(spent["questions"], passed), price) if passed and "questions" in spent else "",
-        "costs": [[cell.strip() for cell in line.strip("|").split("|")] for line in costs(out, adaptation.pipeline)],
-        "leaked": check_folder(out / "pairs", LeakageConfig(against=(str(out / "questions/test.jsonl"),)))["matches"],
+        "costs": [[cell.strip() for cell in line.strip("|").split("|")] for line in costs(out, adaptation.pipeline)
+                  if "---" not in line],
+        "leaked": check_folder(out / "pairs", LeakageConfig(against=(str(out / "questions/test.jsonl"),), encoder=None))["matches"],
         "examples": _examples(out, last.run), "failed": adaptation.failed,
         "commands": [entry["command"] for entry in adaptation.pipeline.stages.values()],
     }  # fmt: skip
