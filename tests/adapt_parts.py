@@ -11,9 +11,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from steprag.experiments.adapt.facts import TemplateWriter
 from steprag.experiments.adapt.gates import Draft
 from steprag.experiments.adapt.passages import PassagePath
+from steprag.experiments.adapt.writers import TemplateWriter
 from steprag.types import Passage
 from tests.fakes import answer, evidence, query
 
@@ -58,7 +58,7 @@ def documents(folder: Path, files: int = 16, *, poisoned: bool = False) -> Path:
             parts += [
                 f"# {country}\n\nThe capital of {country} is {city}. The currency of {country} is the {coin}.{evil}",
                 f"# {city}\n\n{city} lies on a river. {city} has {people:,} inhabitants.{evil}",
-                f"# Money in {country}\n\n{coin} is the currency of {country}. {country} has {people % 97 + 2} banks.{evil}",
+                f"# Money in {country}\n\n{coin} is the currency of {country}. {country} has {people} banks.{evil}",
             ]
         (folder / f"region {file:02}.md").write_text("\n\n".join(parts))
     return folder

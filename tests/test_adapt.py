@@ -24,11 +24,12 @@ from steprag.types import Passage, Question, Usage
 from tests.adapt_parts import ORDER, FaultyPolicy, documents
 from tests.fakes import DictRetriever, Endpoint, chat_reply, serve
 
-A, B = (Passage("a.md#1", "a.md, Tirana", "Tirana is the capital of Albania."),
-        Passage("a.md#2", "a.md, Albania", "Prices in Albania are in the lek. Its people have long been known far away for four sorts of bread."))  # fmt: skip
+A = Passage("a.md#1", "a.md, Tirana", "Tirana is the capital of Albania.")
+BREAD = "Its people have long been known far away for four sorts of bread."
+B = Passage("a.md#2", "a.md, Albania", f"Prices in Albania are in the lek. {BREAD}")
 OTHER = Passage("b.md#1", "b.md, Money", "Albania once paid in francs.")
-GOOD = Draft("Which money is used where Tirana is the capital?", "lek",
-             (Hop("Of which land is Tirana the capital?", "Albania"), Hop("What is the money of Albania?", "the lek")))  # fmt: skip
+HOPS = Hop("Of which land is Tirana the capital?", "Albania"), Hop("What is the money of Albania?", "the lek")
+GOOD = Draft("Which money is used where Tirana is the capital?", "lek", HOPS)
 
 
 class Reader:
@@ -194,6 +195,7 @@ def test_what_cannot_be_done_is_said_with_a_remedy(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_folder_becomes_an_agent_with_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,11 @@ ALWAYS = ("model", "base_url", "limit", "usd")
 HELP: dict[str, tuple[str, tuple[str, str]]] = {
     "index build": ("corpus out hybrid vectors_from config type json", (
         "--corpus atlas --out runs/index", "--corpus docs --out runs/mine --hybrid")),
+    "adapt": ("out plan config model base_url engine questions tests hops trees sft dpo usd encoder", (
+        "docs/ --out runs/mine --questions 24 --tests 24",
+        "docs/ --out runs/mine --engine openai --model gpt-4o --usd 20 --plan")),
+    "adapt questions": ("index out config model base_url engine questions dev tests hops usd", (
+        "--index runs/index --out runs/asked --questions 40 --tests 20",)),
     "index search": ("", ("Tirana", "--index runs/index --top_k 5 'capital of Albania'")),
     "index serve": ("index config host port", ("--index runs/index", "--index runs/index --port 8300")),
     "index evaluate": ("", (

@@ -9,12 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from preference.config import LabelConfig
+from preference.kept import found_and_kept, grounded, keeping, retrieving
+from preference.rewards import Estimate, Rewards, outcomes
+from steprag.agent.grammar import Grammar
 from steprag.agent.inert import neutralise, screened, without_instructions
 from steprag.agent.retriever import Retriever
 from steprag.batch.results import ResultKind
+from steprag.errors import StepFormatError
 from steprag.experiments.adapt.passages import PassagePath
-from steprag.scores.gold import holds_golden, mentions
+from steprag.scores.gold import facts_of, holds_golden, mentions
 from steprag.scores.metrics import normalise
+from steprag.tree import Tree
 from steprag.types import Passage, Question, Usage
 
 GATES = {
@@ -23,6 +29,7 @@ GATES = {
     "answer": "the answer does not stand in its passage, or the question says it",
     "bridge": "the hops do not lead to each other, or the question says a name that it should lead to",
     "copied": "the question repeats words of a passage, many in a row",
+    "unread": "a reply to one of its readings could not be read",
     "known": "it is answered without any passage",
     "first": "the first search alone answers it",
     "spare": "it is answered although a passage of its path is left out",
@@ -33,12 +40,8 @@ GATES = {
     "surplus": "enough questions of its hops and split had passed",
 }
 """Gates in their order, and what stands in the report for each."""
-ANSWER_WORDS = 12
-"""Words of an answer at most."""
-COPIED = 8
-"""Words of a passage in a row that a question may not repeat."""
-FOUND = 3
-"""Passages of the first search, and of each search for others."""
+ANSWER_WORDS, COPIED, FOUND = 12, 8, 3
+"""Words of an answer at most; words in a row that a question may not have of a passage; passages of a search."""
 
 
 @dataclass(frozen=True)
@@ -98,17 +101,17 @@ MADE = ResultKind(MadeQuestion, lambda made: made.id)
 class QuestionWriter(Protocol):
     """Writes questions over passages, and reads passages for answers."""
 
-    @property
-    def usage(self) -> Usage:
-        """What was asked so far."""
-        ...
+    usage: Usage
 
     async def write(self, path: PassagePath, passages: Sequence[Passage]) -> Draft | None:
         """A draft with a hop a passage; None where there is none."""
         ...
 
     async def read(self, draft: Draft, passages: Sequence[Passage], *, knowing: bool) -> str | None:
-        """The answer that the passages give, none where they give none; `knowing`: also from what the reader knows."""
+        """The answer that the passages give, none where they give none; `knowing`: also from what the reader knows.
+
+        Raises StepFormatError where nobody can tell.
+        """
         ...
 
 
@@ -123,7 +126,10 @@ async def make(
     draft = await writer.write(path, shown)
     gate, said = ("unwritten", "") if draft is None else (_unread(draft, path, shown), "")
     if draft is not None and not gate:
-        gate, said = await _read(draft, passages, writer, retriever)
+        try:
+            gate, said = await _read(draft, passages, writer, retriever)
+        except StepFormatError as error:
+            gate, said = "unread", str(error)
     ids = tuple(passage.id for passage in passages)
     return MadeQuestion(path.id, path.split, ids, path.bridges, draft, gate, writer.usage, said)
 
@@ -140,21 +146,17 @@ def _unread(draft: Draft, path: PassagePath, passages: Sequence[Passage]) -> str
     if not all(stands) or not same_end or holds_golden(draft.question, (draft.answer,)):
         return "answer"
     for hop, bridge, onward in zip(hops[:-1], path.bridges, hops[1:], strict=True):
-        name = (hop.answer,)
-        if (
-            not agree(hop.answer, bridge)
-            or not holds_golden(onward.question, name)
-            or holds_golden(draft.question, name)
-        ):
+        leads = agree(hop.answer, bridge) and holds_golden(onward.question, (hop.answer,))
+        if not leads or holds_golden(draft.question, (hop.answer,)):
             return "bridge"
-    if any(_shares_run(draft.question, passage.text) for passage in passages):
-        return "copied"
-    return ""
+    asks = runs_of(draft.question, COPIED)
+    return "copied" if any(asks & runs_of(passage.text, COPIED) for passage in passages) else ""
 
 
-def _shares_run(question: str, text: str) -> bool:
-    words, said = normalise(question).split(), f" {normalise(text)} "
-    return any(f" {' '.join(words[at : at + COPIED])} " in said for at in range(len(words) - COPIED + 1))
+def runs_of(text: str, length: int) -> set[tuple[str, ...]]:
+    """All that many words in a row of a text."""
+    words = normalise(text).split()
+    return {tuple(words[at : at + length]) for at in range(len(words) - length + 1)}
 
 
 async def _read(
@@ -169,11 +171,11 @@ async def _read(
         return "known", said
     if len(passages) > 1:
         first = await retriever.search(draft.question, FOUND)
-        may = any(holds_golden(one.text, (draft.answer,)) for one in first)
-        if may and agree(said := await gives(first), draft.answer):
+        told = any(holds_golden(one.text, (draft.answer,)) for one in first)
+        if told and agree(said := await gives(first), draft.answer):
             return "first", said
-        for left_out in range(len(passages)):
-            rest = [one for number, one in enumerate(passages) if number != left_out]
+        for left_out in passages:
+            rest = [one for one in passages if one is not left_out]
             if agree(said := await gives(rest), draft.answer):
                 return "spare", said
     if not same(said := await gives(passages, knowing=False), draft.answer):
@@ -195,3 +197,19 @@ def agree(said: str, answer: str) -> bool:
     """Whether two answers are the same, or one has the other's words in a row ("lek" and "the Albanian lek")."""
     one, other = normalise(said), normalise(answer)
     return bool(one and other) and (any(mentions(one, [other])) or any(mentions(other, [one])))
+
+
+def by_facts(tree: Tree, grammar: Grammar) -> Rewards:
+    """For a step that searches, the share of the facts whose passages were found by then; for one that keeps, of those
+    that the kept text tells. Answers have their outcome, lucky ones none. Titles of documents tell nothing here.
+    """
+    facts, searches, keeps = facts_of(tree.question), retrieving(grammar), keeping(grammar)
+    worth: Rewards = []
+    answers = outcomes(grounded(tree, grammar), LabelConfig())
+    for node, answer, (found, kept) in zip(tree.nodes, answers, found_and_kept(tree, grammar), strict=True):
+        if node.action in searches | keeps and node.failure is None:
+            has = [fact.passage in found if node.action in searches else fact.held(found, kept) for fact in facts]
+            worth.append(Estimate(sum(has) / len(facts), 0.0, "facts"))
+        else:
+            worth.append(None if answer is None else Estimate(answer, 0.0, "answer"))
+    return worth

@@ -34,7 +34,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class PassagePath:
-    """Passages by row, all in documents of one split; `bridges[i]`, a normalised name, leads from passage i to the next."""
+    """Passages by row, all of one split; `bridges[i]`, a normalised name, leads from passage i to the next."""
 
     id: str
     split: str
@@ -105,7 +105,7 @@ class PassageGraph:
             yield from ((name, other) for other in sorted(rows - {row}))
 
     def paths(self, hops: int, split: str, seed: int) -> Iterator[PassagePath]:
-        """Paths of so many passages within a split. A passage begins three at most, and none are of the same passages."""
+        """Paths of so many passages within a split: a passage begins three at most, none are of the same passages."""
         draw, seen, starts = random.Random(f"{seed}/{hops}/{split}"), set[frozenset[int]](), self.rows_of(split)
         for _ in range(1 if hops == 1 else 3):
             draw.shuffle(starts)
@@ -117,7 +117,7 @@ class PassageGraph:
                     yield PassagePath(f"{split}-{hops}-{len(seen):05}", split, rows, tuple(name for name, _ in path))
 
     def _walk(self, start: int, hops: int, split: str, draw: random.Random) -> list[tuple[str, int]]:
-        """A walk over names to passages, neither twice, if there is one: to what is about the name, where there is such."""
+        """A walk over names to passages, neither twice: to what is about the name, where there is such a passage."""
         walk: list[tuple[str, int]] = []
         while len(walk) < hops - 1:
             at, been = (walk[-1][1] if walk else start), {start, *(row for _, row in walk)}
@@ -131,7 +131,7 @@ class PassageGraph:
 
 
 def _split(sizes: Mapping[str, int], shares: Mapping[str, int], seed: int) -> dict[str, str]:
-    """The split of each document, of so many passages: in an order drawn by the seed, each goes where most is lacking."""
+    """The split of each document, of so many passages: in an order drawn by the seed, each where most is lacking."""
     wanted, have = {name: share for name, share in shares.items() if share}, Counter[str]()
     if len(sizes) < len(wanted):
         raise ConfigError(
