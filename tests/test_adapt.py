@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 
+from indexes.corpora.readers import open_source
 from indexes.rows.passage_store import PassageStore
+from steprag import atlas
 from steprag.cli import main
 from steprag.experiments import stages
 from steprag.experiments.adapt.gates import Draft, Hop, MadeQuestion, make
 from steprag.experiments.adapt.passages import PassageGraph, PassagePath, heading_of, subjects_of
+from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_json, read_records
 from steprag.runs.run import open_run
 from steprag.types import Passage, Question, Usage
@@ -242,3 +245,25 @@ def test_a_folder_becomes_an_agent_with_a_report(
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
     assert "questions per 100 calls" in page
+
+
+class Rows(list[Passage]):
+    """Passages as an index folder has them."""
+
+    def read(self, row: int, score: float | None = None) -> Passage:
+        return self[row]
+
+    def close(self) -> None:
+        return None
+
+
+def test_the_graph_of_atlas_has_the_paths_of_its_questions() -> None:
+    passages = Rows(one for _, _, one in open_source("atlas").items() if isinstance(one, Passage))
+    graph, rows = PassageGraph(passages, {"train": 1}, seed=0), {one.id: row for row, one in enumerate(passages)}
+    asked = [one for name in ("train", "dev", "test") for one in read_questions(atlas.path(name))]
+    golden = [
+        [rows[key] for key in one.metadata["supporting_ids"]] for one in asked if one.metadata["type"] == "bridge"
+    ]
+    joined = [bool(graph.joins(first, second) or graph.joins(second, first)) for first, second in golden]
+    assert len(joined) == 490
+    assert sum(joined) >= 0.99 * len(joined)

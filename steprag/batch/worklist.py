@@ -330,8 +330,8 @@ async def ask_each(
 ) -> int:
     """Appends `ask(question, policy)` to `results` for every question that has no result yet, and puts all into the
     questions' order; returns how many failed. `role` names the model in the journal, `replies` is the form of its
-    replies, of which a question takes `most` or fewer. Calls are journalled and bounded. Raises BudgetReached where a limit
-    ended it.
+    replies, `most` how many a question takes at most. Calls are journalled and bounded. Raises BudgetReached where a
+    limit ended it.
     """
     todo, spending = unfinished(questions, results), Spending(budget, {role: model.cost})
     with billed(run, questions, results, spending):
