@@ -197,7 +197,9 @@ class Adaptation:
                 if name != "trained" or self.kinds]  # fmt: skip
 
     def price(self) -> str:
-        """What questions and trees will cost, before anything is spent."""
+        """What questions and trees will cost, before anything is spent. Raises ConfigError for a recipe that is not."""
+        for kind in ROWS:
+            _recipe("training", vars(self.config.student)[kind])
         config, search = self.config, load_config(GenerateConfig, base=self._search())
         trees = most_usage(search, most_calls(search), [Question("", "x" * 200, ("",))] * config.questions)
         uses = {"likely": (config.use(LIKELY), likely_usage(search, config.questions)),
