@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import random
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def subjects_of(heading: str) -> set[str]:
 
 
 class PassageGraph:
-    """Names of an index's passages, and the split of each. Holds the names in memory, about 1 KB a passage."""
+    """Names of an index's passages, and the split of each. Holds the names in memory, about 2 KB a passage."""
 
     def __init__(self, store: RowPassages, shares: Mapping[str, int], seed: int) -> None:
         """`shares`: passages of each split in proportion. Raises ConfigError where there are fewer documents."""
@@ -82,7 +83,9 @@ class PassageGraph:
         known = {name for names in self.subjects for name in names}
         says = [set(_names_in(store.read(row).text, known, plain)) for row in range(len(store))]
         self._about, self._saying = _rows_by_name(self.subjects), _rows_by_name(says)
-        self._names = [sorted(said | names) for said, names in zip(says, self.subjects, strict=True)]
+        shared = {name for name, rows in self._saying.items() if len(rows) > 1 or name in self._about}
+        shared |= {name for name, rows in self._about.items() if len(rows) > 1 or name in self._saying}
+        self._names = [sorted((said | names) & shared) for said, names in zip(says, self.subjects, strict=True)]
         self._splits = _split(Counter(self.documents), shares, seed)
 
     def split_of(self, passage: Passage) -> str:
@@ -161,8 +164,8 @@ def _names_in(text: str, known: set[str], plain: Mapping[str, int]) -> Iterator[
     words = normalise(text).split()
     for start in range(len(words)):
         spans = (" ".join(words[start : start + length]) for length in range(1, LONGEST + 1))
-        yield from (name for name in spans if name in known)
+        yield from (sys.intern(name) for name in spans if name in known)
     for found in _RUN.finditer(text):
         run = found.group().rstrip(".").split()
         if len(run := run[1:] if plain[run[0].lower()] else run) > 1:
-            yield normalise(" ".join(run))
+            yield sys.intern(normalise(" ".join(run)))
