@@ -27,6 +27,8 @@ COMMANDS = (
     Command("demo", "steprag.experiments.demo", "trees, pairs, training and a gain, in minutes; an index for the chat"),
     Command("reproduce stack", "steprag.experiments.stack_proof", "what do steps back and summaries bring? its report"),
     Command("reproduce", "steprag.experiments.reproduce", "does training on steps help? the proof, with its report"),
+    Command("adapt questions", "steprag.experiments.adapt.questions", "questions with known paths, from an index"),
+    Command("adapt", "steprag.experiments.adapt.adapt", "your documents to a trained agent, with its proof"),
     Command("tunnel", "steprag.experiments.tunnel.tunnel", "which step labels are worth their calls? over seeds"),
     Command("doctor", "steprag.doctor", "what this machine can do"),
     Command("index build", "indexes.commands.build", "corpus to vectors and a FAISS index"),

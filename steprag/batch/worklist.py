@@ -325,11 +325,12 @@ async def ask_each(
     model: PolicyConfig,
     replies: OutputFormat,
     budget: BudgetConfig,
+    most: int = 2,
 ) -> int:
     """Appends `ask(question, policy)` to `results` for every question that has no result yet, and puts all into the
     questions' order; returns how many failed. `role` names the model in the journal, `replies` is the form of its
-    replies, of which a question takes two at most. Calls are journalled and bounded. Raises BudgetReached where a limit
-    ended it.
+    replies, `most` how many a question takes at most. Calls are journalled and bounded. Raises BudgetReached where a
+    limit ended it.
     """
     todo, spending = unfinished(questions, results), Spending(budget, {role: model.cost})
     with billed(run, questions, results, spending):
@@ -344,7 +345,7 @@ async def ask_each(
 
                 with asking(run, journal, **{role: opened}):
                     await work_off(run, todo, one, results=results, at_once=model.concurrency, total=len(questions),
-                                   spending=spending, most=2, begun=journal.begun)  # fmt: skip
+                                   spending=spending, most=most, begun=journal.begun)  # fmt: skip
     return note_failures(run, results)
 
 

@@ -48,6 +48,8 @@ CONFIGS = (
     "inference.scoring.answer_judge:AnswerJudgeConfig",
     "inference.chat.config:ChatConfig",
     "inference.readings:ReadingsConfig",
+    "steprag.experiments.adapt.questions:QuestionsConfig",
+    "steprag.experiments.adapt.adapt:AdaptConfig",
 )
 """The configurations of all commands: what may be set in the environment (`environment`)."""
 

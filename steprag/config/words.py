@@ -10,13 +10,18 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 OPTION = "config:"
 """Before the dotted key, where argparse keeps the value of an option that sets one."""
-BESIDE = ("--judge.", "--rewriter.")
+BESIDE = ("--judge.", "--rewriter.", "--student.")
 """Models beside the policy: a key without its section means the policy's, or another section's, before theirs."""
 ALWAYS = ("model", "base_url", "limit", "usd")
 """Keys that the short help shows of every command that has them."""
 HELP: dict[str, tuple[str, tuple[str, str]]] = {
     "index build": ("corpus out hybrid vectors_from config type json", (
         "--corpus atlas --out runs/index", "--corpus docs --out runs/mine --hybrid")),
+    "adapt": ("folder out plan config model base_url engine questions tests hops trees sft dpo usd encoder", (
+        "docs/ --out runs/mine --questions 24 --tests 24",
+        "docs/ --out runs/mine --config gpt-4o --usd 20 --plan")),
+    "adapt questions": ("index out config model base_url engine questions dev tests hops usd", (
+        "--index runs/index --out runs/asked --questions 40 --tests 20",)),
     "index search": ("", ("Tirana", "--index runs/index --top_k 5 'capital of Albania'")),
     "index serve": ("index config host port", ("--index runs/index", "--index runs/index --port 8300")),
     "index evaluate": ("", (

@@ -32,6 +32,9 @@ from steprag.runs.run import is_done
 PINNED = hasattr(os, "sched_setaffinity")
 """Linux; elsewhere a lane only says how many threads its command has."""
 
+KEPT = ("generate", "adapt questions")
+"""Commands whose failures are not tried again once a pipeline went on from what they left."""
+
 
 @dataclass(frozen=True)
 class Contender:
@@ -130,13 +133,13 @@ class Pipeline:
     def run(self, stage: Stage, cores: Sequence[int] = ()) -> None:
         """Runs a stage in this process, or on `cores` in one of its own; a finished stage says so by itself.
 
-        A search that has ended is not begun again by the same command, although questions failed: later stages were
-        built from what it left. Raises StepragError where the stage fails.
+        A search, or the making of questions, that has ended is not begun again by the same command, although some
+        failed: later stages were built from what it left. Raises StepragError where the stage fails.
         """
         there = is_done(stage.out)
         old = self.stages.get(stage.out.name, {"times": None if there else [], "done": there, "command": stage.typed})
         done = old["done"] and old["command"] == stage.typed  # another command's end is not this one's
-        if done and stage.out.name in self.stages and stage.command == "generate" and stage.out.is_dir():
+        if done and stage.out.name in self.stages and stage.command in KEPT and stage.out.is_dir():
             return
         entry, start = {**old, "done": done, "command": stage.typed}, time.time()
         try:

@@ -1,0 +1,223 @@
+"""`steprag adapt FOLDER`: from documents to an agent trained on them, with a proof on documents never trained on.
+
+Each stage is a command that anyone can type, with a run folder of its own below `--out`: what is finished is reused,
+an interrupted run goes on, and no call is paid twice. The agent ends in `agent`, the proof in `report.html`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from data_generation.config import GenerateConfig
+from data_generation.plan import likely_usage, most_calls, most_usage
+from steprag.config.load import RECIPES, add_options, config_from, load_config, parse_arguments
+from steprag.config.sections import EpisodeConfig, PolicyConfig, PromptConfig, Section
+from steprag.console.progress import say
+from steprag.engines.models import EMBEDDED
+from steprag.engines.threads import spin_briefly
+from steprag.errors import PART_DONE, BudgetReached
+from steprag.experiments.adapt.questions import TRAINED, QuestionsConfig
+from steprag.experiments.adapt.report import write_report
+from steprag.experiments.contenders import SOUND
+from steprag.experiments.options import fast
+from steprag.experiments.stages import Contender, Pipeline, Stage, compare, stage
+from steprag.policy.budget import dollars
+from steprag.records.jsonl import existing
+from steprag.records.yaml_files import read_yaml
+from steprag.runs.run import locked, read_manifest
+from steprag.types import Question, Usage
+
+LABEL = "steprag.experiments.adapt.gates:by_facts"
+LIKELY = 1.5
+"""Paths that a question is likely to take."""
+ROWS = {"sft": "sft.train", "dpo": "pairs.train"}
+"""What a training learns from, as the pairs folder counts it."""
+GPT_4O = RECIPES / "generation/gpt-4o.yaml"
+"""The recipe whose price every forecast and report states too."""
+
+
+class StudentConfig(Section):
+    """The agent that is trained: where its recipes start from, and what serves it."""
+
+    sft: str = Field(default="atlas-sft", description="recipe of supervised training; it names the untrained model")
+    dpo: str = Field(default="atlas-dpo", description="recipe of DPO, on top of that")
+    engine: Literal["llamacpp", "vllm", "transformers"] = Field("llamacpp", description="serves it for the test")
+
+
+class AdaptConfig(QuestionsConfig):
+    """`steprag adapt`: the policy that writes the questions and plays the trees, and the student that learns."""
+
+    student: StudentConfig = StudentConfig()
+    prompt: PromptConfig = PromptConfig()
+    episode: EpisodeConfig = EpisodeConfig()
+    trees: str | None = Field(default=None, description="recipe of the search; none: atlas where templates write")
+    encoder: str | None = Field(default="minilm", description="encoder, as for steprag index build; none: BM25 alone")
+
+
+def main(argv: list[str]) -> int:
+    about = "Your documents to a trained agent, with a proof."
+    parser = argparse.ArgumentParser(prog="steprag adapt", description=about)
+    parser.add_argument("folder", metavar="FOLDER", help="documents, or any corpus that steprag index build takes")
+    parser.add_argument("--out", required=True, metavar="DIR", help="folder of all runs: index, agent, report.html")
+    parser.add_argument("--plan", action="store_true", help="say what it will cost, and stop")
+    add_options(parser, AdaptConfig)
+    given = parse_arguments(parser, argv)
+    adaptation = Adaptation(given.folder, Path(given.out), config_from(AdaptConfig, given))
+    sys.stdout.write(adaptation.price())
+    if given.plan:
+        return 0
+    spin_briefly()  # before a stage loads torch
+    out = adaptation.out
+    with locked(out):
+        contenders = adaptation.run()
+        compared, stages = compare(contenders, out / "compare"), adaptation.pipeline
+        page = write_report(out, contenders, compared, stages, adaptation.bill, failed=adaptation.failed)
+    sys.stdout.write(f"{page}\n\n    steprag serve --index {out / 'index'} --model {out / 'agent'}\n")
+    return PART_DONE if adaptation.failed or not adaptation.kinds else 0
+
+
+def options_of(section: BaseModel, prefix: str = "", within: type[BaseModel] | None = None) -> Iterator[str]:
+    """The keys that were set, as options of another command; only those that `within` has too."""
+    for name in sorted(section.model_fields_set & {*(within or type(section)).model_fields}):
+        value: Any = getattr(section, name)
+        if isinstance(value, BaseModel):
+            yield from options_of(value, f"{prefix}{name}.")
+        else:
+            shown = value if isinstance(value, str) else "none" if value is None else json.dumps(value)
+            yield from (f"--{prefix}{name}", shown)
+
+
+@dataclass(frozen=True)
+class Adaptation:
+    """One folder's way to an agent; the stages' run folders are below `out`."""
+
+    folder: str
+    out: Path
+    config: AdaptConfig
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """What runs the stages and keeps what was typed."""
+        return Pipeline(self.out)
+
+    @property
+    def failed(self) -> bool:
+        """Whether requests for questions or trees failed, which may succeed another time."""
+        return any(read_manifest(self.out / name).get("status") == "partial" for name in ("questions", "trees"))
+
+    @property
+    def kinds(self) -> list[str]:
+        """The trainings for which the trees gave something to learn from."""
+        counts = read_manifest(self.out / "pairs").get("counts", {})
+        return [kind for kind, rows in ROWS.items() if counts.get(rows)]
+
+    def run(self) -> list[Contender]:
+        """All stages; returns who answered the test questions. Raises BudgetReached, StepragError."""
+        out, run, config = self.out, self.pipeline.run, self.config
+        built = ("index build", "--hybrid", "--encoder", config.encoder or "none")
+        asked = options_of(config, within=QuestionsConfig)
+        run(stage(out / "index", *built, corpus=self.folder))
+        run(stage(out / "questions", "adapt questions", *asked, index=out / "index"))
+        run(stage(out / "index-train", *built, corpus=out / "questions" / TRAINED))  # no document that is tested on
+        recipe = ("--config", self.recipe) if self.recipe else ()
+        policy = (*options_of(config.policy, "policy."), *options_of(config.prompt, "prompt."))
+        run(stage(out / "trees", "generate", *recipe, *policy, *self._playing(), *self._left(),
+                  questions=out / "questions/train.jsonl", index=out / "index-train"))  # fmt: skip
+        run(stage(out / "pairs", "pairs", *SOUND, "--label.name", LABEL, "--validation", "0", trees=out / "trees"))
+        for each in self._training():
+            run(each)
+        contenders, student = self._contenders(), config.student
+        served = ("--policy.engine", student.engine, "--policy.concurrency", "24" if student.engine == "vllm" else "6")
+        for each in contenders:
+            run(stage(each.run, "infer", *each.options, *served, *self._playing(),
+                      questions=out / "questions/test.jsonl", index=out / "index"))  # fmt: skip
+        return contenders
+
+    @property
+    def recipe(self) -> str | None:
+        """The recipe of the search."""
+        return self.config.trees or (None if self.config.by_policy else "atlas")
+
+    def _search(self) -> dict[str, Any]:
+        """What recipe and options say of the search."""
+        said = _recipe("generation", self.recipe) if self.recipe else {}
+        given = {
+            name: getattr(self.config, name).model_dump(exclude_unset=True) for name in ("policy", "prompt", "episode")
+        }
+        return {**said, **{name: {**said.get(name, {}), **keys} for name, keys in given.items()}}
+
+    def _playing(self) -> list[str]:
+        """Options of every command that plays."""
+        return [*options_of(self.config.retriever, "retriever."), *options_of(self.config.episode, "episode.")]
+
+    def _left(self) -> Iterator[str]:
+        """What the questions left of the budget, as options of the search. Raises BudgetReached where it is nothing."""
+        spent: dict[str, Any] = read_manifest(self.out / "questions").get("spent") or {}
+        used = {**spent, "tokens": spent.get("prompt_tokens", 0) + spent.get("completion_tokens", 0)}
+        for name, limit in self.config.budget.model_dump(exclude_none=True).items():
+            left = limit - (used.get(name) or 0)
+            if left <= 0:
+                raise BudgetReached(f"budget.{name}: the questions took it all; raise it and run the command again")
+            yield from (f"--budget.{name}", f"{left:.6f}" if name == "usd" else str(left))
+
+    def _training(self) -> Iterator[Stage]:
+        """SFT, then DPO on top of it, as far as there is something to learn from; the last one makes `agent`."""
+        below: list[str] = []
+        for kind in self.kinds:
+            recipe = vars(self.config.student)[kind]
+            out = self.out / ("agent" if kind == self.kinds[-1] else kind)
+            yield stage(out, "train", *fast(), *below, config=recipe, pairs=self.out / "pairs")
+            below = ["--model" if _recipe("training", recipe).get("finetuning") == "full" else "--adapter", str(out)]
+        if not below:
+            say("adapt: the trees gave nothing to learn from; ask for more --questions, or give a stronger policy")
+
+    def _contenders(self) -> list[Contender]:
+        """Who answers the test questions: three baselines, and the agent where one was trained."""
+        start = _recipe("training", self.config.student.sft)
+        model, one = ("--policy.model", str(start.get("model", EMBEDDED))), ("--prompt.examples", "1")
+        begins = ("--policy.adapter", str(start["adapter"])) if start.get("adapter") else ()
+        prompt = load_config(GenerateConfig, base=self._search()).prompt  # the agent plays with those that it learns
+        agent = ("--prompt.profile", prompt.profile, "--prompt.examples", str(prompt.examples))
+        told = {
+            "bare": ("the bare model, without your documents", (*model, "--prompt.profile", "direct", *one)),
+            "rag": ("one search, then an answer", (*model, "--prompt.profile", "rag", *one)),
+            "untrained": ("the untrained agent", (*model, *begins, *agent)),
+            "trained": ("the trained agent", ("--policy.model", str(self.out / "agent"), *agent)),
+        }
+        return [Contender(label, self.out / name, options) for name, (label, options) in told.items()
+                if name != "trained" or self.kinds]  # fmt: skip
+
+    def price(self) -> str:
+        """What questions and trees will cost, before anything is spent. Raises ConfigError for a recipe that is not."""
+        for kind in ROWS:
+            _recipe("training", vars(self.config.student)[kind])
+        config, search = self.config, load_config(GenerateConfig, base=self._search())
+        trees = most_usage(search, most_calls(search), [Question("", "x" * 200, ("",))] * config.questions)
+        uses = {"likely": (config.use(LIKELY), likely_usage(search, config.questions)),
+                "at most": (config.use(config.tries), trees)}  # fmt: skip
+        who = "the policy writes the questions" if config.by_policy else "templates over extracted facts make questions"
+        lines = [f"adapt: {words} {self.bill(sum(each.values(), use))}" for words, (use, each) in uses.items()]
+        return "\n".join([f"adapt: {who}; training and test run on this machine", *lines, ""])
+
+    def bill(self, use: Usage) -> str:
+        """Calls, tokens and dollars: at the price that is given, where one is, and at GPT-4o's."""
+        price = self.config.policy.cost
+        own = f", ${dollars(use, price):,.2f}" if price.known else ""
+        other = dollars(use, PolicyConfig(**read_yaml(GPT_4O)["policy"]).price)
+        tokens = f"{use.prompt_tokens:,} prompt and {use.completion_tokens:,} completion tokens"
+        return f"{use.calls:,} calls, {tokens}{own}; at GPT-4o's price ${other:,.4f}"
+
+
+def _recipe(kind: str, name: str) -> dict[str, Any]:
+    """What a recipe of ours, or a file, says."""
+    named = RECIPES / kind / f"{name}.yaml"
+    return read_yaml(named if named.is_file() else existing(name, "recipe"))

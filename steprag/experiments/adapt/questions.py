@@ -1,0 +1,250 @@
+"""`steprag adapt questions`: an index to questions whose path through its passages is known, in train, dev and test.
+
+Paths are drawn in rounds until every split and number of hops has its questions, or has tried often enough. Calls are
+journalled and bounded as everywhere: started again, the run goes on and pays nothing twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from indexes import open_retriever
+from indexes.rows.passage_store import PassageStore
+from inference.config import GreedyConfig
+from steprag.agent.retriever import Retriever
+from steprag.batch.results import Results
+from steprag.batch.worklist import ask_each, model_asked, run_calmly
+from steprag.config.load import PASSAGES, StageConfig, add_options, config_from, index_of, parse_arguments
+from steprag.config.sections import Positive, RetrieverConfig
+from steprag.console.progress import Progress
+from steprag.engines.models import EMBEDDED
+from steprag.errors import PART_DONE, ConfigError
+from steprag.experiments.adapt.gates import GATES, MADE, MadeQuestion, QuestionWriter, make, runs_of
+from steprag.experiments.adapt.passages import SPLITS, PassageGraph, PassagePath
+from steprag.experiments.adapt.writers import (
+    MOST_HOPS,
+    PROMPTS,
+    DraftFormat,
+    PolicyWriter,
+    TemplateWriter,
+    calls_of,
+    use_of,
+)
+from steprag.policy.budget import BudgetConfig
+from steprag.policy.protocols import Policy
+from steprag.records.jsonl import existing, file_hash, read_records, write_json, write_records
+from steprag.runs.run import Run, open_run
+from steprag.scores.metrics import normalise
+from steprag.types import Question, Usage
+
+TRAINED = "train.passages.jsonl"
+"""The passages of the documents that questions to train on are made from: a corpus."""
+TRIES = {True: (1, 1.25), False: (100, 10)}
+"""Where the policy writes, and where templates do, which costs nothing: how many times the tries that are given, and
+the paths that a round tries for a question that is missing.
+"""
+ALIKE = 5, 0.5
+"""Words in a row, and the share of a passage's such runs from which another passage says the same."""
+
+
+class WriterConfig(GreedyConfig):
+    """The policy as writer and reader of questions: greedy, with room for a draft."""
+
+    max_tokens: Positive = Field(default=512, description="longest completion, in tokens")
+
+
+class QuestionsConfig(StageConfig):
+    """`steprag adapt questions`."""
+
+    names_index: ClassVar[bool] = True
+
+    policy: WriterConfig = WriterConfig()
+    retriever: RetrieverConfig = RetrieverConfig()
+    budget: BudgetConfig = BudgetConfig()
+    writer: Literal["auto", "policy", "templates"] = Field(
+        default="auto", description="policy, or templates over extracted facts; auto: those for the embedded model"
+    )
+    questions: Positive = Field(default=200, description="questions to train on")
+    dev: int = Field(default=20, ge=0, description="questions to choose by, of documents of their own")
+    tests: Positive = Field(default=100, description="questions to test on, of documents never trained on")
+    hops: int = Field(default=3, ge=1, le=MOST_HOPS, description="passages that a question leads through at most")
+    tries: Positive = Field(default=4, description="paths that are tried for a question at most")
+    seed: int = Field(default=0, description="draws splits and paths")
+
+    @property
+    def by_policy(self) -> bool:
+        """Whether the policy writes; else templates do."""
+        weak = not self.policy.remote and self.policy.model == EMBEDDED
+        return self.writer == "policy" or (self.writer == "auto" and not weak)
+
+    @property
+    def wanted(self) -> dict[str, int]:
+        """Questions by split."""
+        return dict(zip(SPLITS, (self.questions, self.dev, self.tests), strict=True))
+
+    def quotas(self) -> dict[tuple[str, int], int]:
+        """Questions by split and hops: as many of each, one more of the shortest where they do not divide."""
+        return {(split, hops): (count + self.hops - hops) // self.hops
+                for split, count in self.wanted.items() for hops in range(1, self.hops + 1)}  # fmt: skip
+
+    def use(self, tries: float) -> Usage:
+        """What writing takes at most, at so many paths a question; nothing where templates write."""
+        if not self.by_policy:
+            return Usage()
+        uses = [(use_of(hops, self.policy.max_tokens), tries * count) for (_, hops), count in self.quotas().items()]
+        return Usage(*(round(sum(getattr(use, key) * count for use, count in uses)) for key in vars(Usage())))
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="steprag adapt questions", description="Questions with paths, from an index.")
+    parser.add_argument("--index", metavar="INDEX", help="index folder [the newest under runs]")
+    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: questions by split, gates.json")
+    add_options(parser, QuestionsConfig)
+    given = parse_arguments(parser, argv)
+    config = config_from(QuestionsConfig, given)
+    told = run_calmly(make_questions(config, existing(index_of(given), "index folder"), Path(given.out)))
+    passed = ", ".join(f"{count} {name}" for name, count in told["passed"].items())
+    lines = [f"{told['paths']} paths, {sum(told['passed'].values())} questions pass: {passed}"]
+    lines += [f"{told['failed']:>6} failed: the request did; run again to retry them"] if told["failed"] else []
+    lines += [f"{count:>6} {gate}: {GATES[gate]}" for gate, count in told["gates"].items()]
+    sys.stdout.write("\n".join([*lines, ""]))
+    return PART_DONE if told["failed"] else 0
+
+
+async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dict[str, Any]:
+    """Runs the stage; returns what gates.json holds. Raises BudgetReached; ConfigError where no question passes."""
+    existing(index / PASSAGES, "passages of the index folder")
+    keys = {"questions", "dev", "tests", "hops", "tries", "seed"}
+    async with aclosing(open_retriever(index, config.retriever)) as retriever:
+        identity: dict[str, Any] = {"index": retriever.fingerprint, "prompt": {"hash": file_hash(PROMPTS)[:16]}}
+        identity |= {**config.model_dump(include=keys), "writer": "policy" if config.by_policy else "templates"}
+        identity |= {"policy": model_asked(config.policy)} if config.by_policy else {}
+        with open_run(out, "questions", identity=identity, config=config.model_dump()) as run:
+            await retriever.ready()
+            with PassageStore(index) as store:
+                graph = PassageGraph(store, config.wanted, config.seed)
+                maker = QuestionMaker(config, run, store, graph, retriever, Results(out / "made.jsonl", MADE))
+                await maker.rounds()
+                return await maker.finish()
+
+
+@dataclass(frozen=True)
+class QuestionMaker:
+    """Draws paths, has each made into a question, and keeps what passes. `tried`: the paths so far, by id."""
+
+    config: QuestionsConfig
+    run: Run
+    store: PassageStore
+    graph: PassageGraph
+    retriever: Retriever
+    results: Results[MadeQuestion]
+    tried: dict[str, PassagePath] = field(default_factory=dict)
+
+    async def rounds(self) -> None:
+        """Makes questions until each split and number of hops has enough, or has no further path.
+
+        Which paths a round tries follows from what passed before it, so a run that was killed tries the same ones.
+        """
+        config, quotas, (times, spare) = self.config, self.config.quotas(), TRIES[self.config.by_policy]
+        drawn = {(split, hops): islice(self.graph.paths(hops, split, config.seed), count * times * config.tries)
+                 for (split, hops), count in quotas.items()}  # fmt: skip
+        passed = Counter[tuple[str, int]]()
+        while fresh := [path for key, paths in drawn.items() if quotas[key] > passed[key]
+                        for path in islice(paths, math.ceil(spare * (quotas[key] - passed[key])))]:  # fmt: skip
+            self.tried.update((path.id, path) for path in fresh)
+            await self._make([*self.tried.values()])
+            passed = Counter((made.split, made.hops) for made in self.made() if not made.gate)
+
+    def made(self) -> Iterator[MadeQuestion]:
+        """What became of each path that was tried, in their order."""
+        there = read_records(self.results.path, MadeQuestion) if len(self.results) else ()
+        return (made for made in there if made.id in self.tried)
+
+    async def _make(self, paths: Sequence[PassagePath]) -> None:
+        async def written(question: Question, policy: Policy) -> MadeQuestion:
+            return await self._one(self.tried[question.id], PolicyWriter(policy))
+
+        if self.config.by_policy:
+            questions = [Question(path.id, " → ".join(map(str, path.rows)), ("",)) for path in paths]
+            await ask_each(self.run, questions, self.results, written, role="policy", model=self.config.policy, replies=
+                           DraftFormat(), budget=self.config.budget, most=2 * calls_of(self.config.hops))  # fmt: skip
+            return
+        todo = [path for path in paths if path.id not in self.results]
+        with self.results.appending() as keep, Progress("questions", len(todo), "paths") as bar:
+            for path in todo:
+                keep(await self._one(path, TemplateWriter()))
+                bar.advance()
+        self.results.put_in_order(path.id for path in paths)
+
+    async def _one(self, path: PassagePath, writer: QuestionWriter) -> MadeQuestion:
+        return await make(path, [self.store.read(row) for row in path.rows], writer, self.retriever)
+
+    async def finish(self) -> dict[str, Any]:
+        """Takes what passed through the gates of the whole set, and writes the files; returns what gates.json holds.
+
+        Raises ConfigError where a split that is wanted has no question.
+        """
+        out, made = self.run.path, [one async for one in self._whole()]
+        kept = [one for one in made if not one.gate]
+        told = self._told(made, kept)
+        write_json(out / "gates.json", told)
+        if lacking := [name for name, count in self.config.wanted.items() if count and not told["passed"].get(name)]:
+            most = max(told["gates"], key=told["gates"].__getitem__, default="")
+            raise ConfigError(
+                f"no question for {' and '.join(lacking)} passed, of {told['paths']} paths (most often: "
+                f"{GATES.get(most, 'no path was found')}); give more documents, or a stronger policy"
+            )
+        write_records(out / "questions.jsonl", [one.asked() for one in kept])
+        for name in SPLITS:
+            write_records(out / f"{name}.jsonl", [one.asked() for one in kept if one.split == name])
+        trained = map(self.store.read, self.graph.rows_of("train"))
+        write_records(out / TRAINED, ({"id": one.id, "title": one.title, "text": one.text} for one in trained))
+        self.run.set(counts=told["passed"], usage=told["usage"])
+        return told
+
+    async def _whole(self) -> AsyncIterator[MadeQuestion]:
+        """What was made, with the gates of the whole set: asked twice, told in another split too, too many."""
+        quotas, seen = self.config.quotas(), set[str]()
+        for made in self.made():
+            words, key, gate = normalise(made.draft.question if made.draft else ""), (made.split, made.hops), made.gate
+            if not gate:
+                full = "" if quotas[key] else "surplus"
+                gate = "double" if words in seen else full or ("leak" if await self._leaks(made) else "")
+            if not gate:
+                seen.add(words)
+                quotas[key] -= 1
+            yield replace(made, gate=gate)
+
+    async def _leaks(self, made: MadeQuestion) -> bool:
+        """Whether a passage of another split says what a passage of the path says."""
+        for passage in map(self.store.read, self.tried[made.id].rows):
+            runs = runs_of(passage.text, ALIKE[0])
+            for other in await self.retriever.search(f"{passage.title} {passage.text}"[:2000], 5):
+                elsewhere = self.graph.split_of(other) != made.split
+                if elsewhere and len(runs & runs_of(other.text, ALIKE[0])) >= ALIKE[1] * max(1, len(runs)):
+                    return True
+        return False
+
+    def _told(self, made: Sequence[MadeQuestion], kept: Sequence[MadeQuestion]) -> dict[str, Any]:
+        spent: Mapping[str, int] = self.run.manifest.get("spent", {})
+        usage = {key: spent.get(key, 0) for key in vars(Usage())}
+        gates, documents = Counter(one.gate for one in made), self.graph.documents
+        return {
+            "writer": "policy" if self.config.by_policy else "templates", "documents": len(set(documents)),
+            "passages": len(documents), "paths": len(self.tried), "failed": len(self.tried) - len(made),
+            "gates": {gate: gates[gate] for gate in GATES if gates[gate]}, "wanted": self.config.wanted,
+            "passed": dict(Counter(one.split for one in kept)), "usage": usage,
+            "hops": dict(sorted(Counter(str(one.hops) for one in kept).items())),
+            "per_100_calls": 100 * len(kept) / usage["calls"] if usage["calls"] else None,
+        }  # fmt: skip

@@ -1,0 +1,64 @@
+"""`report.html` of an adaptation: one page on what was read, asked, paid and won, that needs nothing beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from indexes.rows.passage_store import PassageStore
+from preference.config import LeakageConfig
+from preference.report.leakage import check_folder
+from steprag.experiments.adapt.gates import GATES
+from steprag.experiments.report import bears, costs
+from steprag.experiments.stages import Contender, Pipeline
+from steprag.records.jsonl import read_json, read_records, read_rows, written_whole
+from steprag.runs.run import read_manifest
+from steprag.scores.gold import em_of
+from steprag.types import Prediction, Usage
+
+EXAMPLES = 20
+"""Test questions that the page shows with their sources; and documents that were left out."""
+
+
+def write_report(
+    out: Path, contenders: Sequence[Contender], compared: dict[str, Any], stages: Pipeline,
+    bill: Callable[[Usage], str], *, failed: bool,
+) -> Path:  # fmt: skip
+    """Writes the page; `compared` as in compare.json. Whatever documents and models said stands in it as text."""
+    gates, last, skipped = read_json(out / "questions/gates.json"), contenders[-1], out / "index/skipped.jsonl"
+    used = {name: read_manifest(out / name).get("spent") for name in ("questions", "trees")}
+    spent = {name: [each[key] for key in vars(Usage())] for name, each in used.items() if each}
+    passed, differences = sum(gates["passed"].values()), compared["differences"].get(last.label, {})
+    told = {
+        "gates": gates, "words": GATES, "passed": passed, "failed": failed, "trained": last.run.name == "trained",
+        "runs": [(each.label, compared["runs"][each.label]) for each in contenders],
+        "over": [(each.label, bears(differences[each.label])) for each in contenders if each.label in differences],
+        "bills": {name: bill(Usage(*use)) for name, use in spent.items()},
+        "each": bill(Usage(*(round(key / passed) for key in spent["questions"]))) if "questions" in spent else "",
+        "costs": [line.strip("|").split("|") for line in costs(out, stages) if "---" not in line],
+        "skipped": [row for _, row in islice(read_rows(skipped), EXAMPLES)] if skipped.is_file() else [],
+        "leaked": check_folder(out / "pairs", LeakageConfig(against=(str(out / "questions/test.jsonl"),),
+                                                            encoder=None))["matches"],
+        "examples": _examples(out / "index", last.run),
+        "commands": [entry["command"] for entry in stages.stages.values()],
+    }  # fmt: skip
+    page = jinja2.Environment(undefined=jinja2.StrictUndefined, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    template = Path(__file__).with_name("report.html.j2").read_text(encoding="utf-8")
+    with written_whole(out / "report.html") as stream:
+        stream.write(page.from_string(template).render(told))
+    return out / "report.html"
+
+
+def _examples(index: Path, run: Path) -> list[dict[str, Any]]:
+    """Test questions with what the last contender answered, what is right, and the passages that say it."""
+    predictions = list(islice(read_records(run / "predictions.jsonl", Prediction), EXAMPLES))
+    wanted = {key for one in predictions for key in one.metadata["supporting_ids"]}
+    with PassageStore(index) as store:
+        texts = {one.id: one for one in map(store.read, range(len(store))) if one.id in wanted}
+    return [{"question": one.question, "golden": one.golden_answers[0], "said": one.prediction or f"({one.finish})",
+             "right": em_of(one.prediction, one) == 1,
+             "sources": [texts[key] for key in one.metadata["supporting_ids"]]} for one in predictions]  # fmt: skip
