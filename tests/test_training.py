@@ -112,6 +112,7 @@ GRPO: dict[str, Any] = {"stage": "grpo"}
     ({"rendezvous": "a:1"}, r"^rendezvous: one machine meets nobody"),
     ({"deepspeed": "zero2", "stage": "critic"}, r"^deepspeed: a critic is trained on whole weights"),
     ({"deepspeed": "zero3", "merge": True}, r"^merge: under zero3 no process has the whole weights"),
+    ({**GRPO, "deepspeed": "zero3", "quantization": "nf4"}, r"^deepspeed: zero3 cannot .* \(github.com/"),
     ({**LLAMA, "quantization": "int8"}, r"^quantization: llamafactory is given nf4 alone"),
     ({**GRPO, **LLAMA}, r"^stage grpo: llamafactory has none"),
     ({**GRPO, "processes": 2, "grpo": GrpoSection(questions=3)}, r"^grpo.questions: has to be a multiple of processes"),

@@ -64,8 +64,8 @@ def check_keys(config: TrainConfig) -> None:
         "quantization: a critic's head cannot be trained in 4 bits; leave it out": critic and nf4,
         "dpo.loss_weights: give one weight for each of dpo.loss": weights is not None and len(weights) != len(dpo.loss),
         "quantization: the 4-bit base cannot be trained itself; set finetuning lora": nf4 and full,
-        "deepspeed: llamafactory's zero3 cannot shard a 4-bit base (github.com/hiyouga/LlamaFactory/issues/6898); take "
-        "zero2, or trainer trl": nf4 and zero3 and not trl,
+        "deepspeed: zero3 cannot shard a 4-bit base (github.com/bitsandbytes-foundation/bitsandbytes/issues/1249); "
+        "take zero2, or leave quantization out": nf4 and zero3,
         "quantization: llamafactory is given nf4 alone; take it, or trainer trl": (
             config.quantization == "int8" and not trl
         ),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader
-from trl.models import prepare_deepspeed
+from trl.models.utils import prepare_deepspeed
 from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 

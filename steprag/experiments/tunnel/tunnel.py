@@ -44,7 +44,7 @@ def main(argv: list[str]) -> int:
 
     cells, arms = _chosen(known.CELLS, given.cells, "cell"), _chosen(known.ARMS, given.arms, "arm")
     out, command = Path(given.out), f"steprag tunnel {shlex.join(argv)}"
-    own_label(given), function_of(given, "search")  # named wrongly, they are refused before any work
+    _ = own_label(given), function_of(given, "search")  # named wrongly, they are refused before any work
     if given.jobs:
         arms = _with_rates([*arms, *_own_arms(given)], given)
         units = list(_units(cells, arms, given))
