@@ -17,15 +17,16 @@ from indexes.corpora.readers import open_source
 from indexes.rows.passage_store import PassageStore
 from steprag import atlas
 from steprag.cli import main
+from steprag.engines.models import resolve_model
 from steprag.experiments import stages
 from steprag.experiments.adapt.gates import Draft, Hop, MadeQuestion, make
 from steprag.experiments.adapt.passages import PassageGraph, PassagePath, heading_of, subjects_of
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_json, read_records
-from steprag.runs.run import open_run
 from steprag.types import Passage, Question, Usage
 from tests.adapt_parts import ORDER, FaultyPolicy, documents
 from tests.fakes import DictRetriever, Endpoint, chat_reply, serve
+from tests.training_parts import make_qwen2
 
 A = Passage("a.md#1", "a.md, Tirana", "Tirana is the capital of Albania.")
 BREAD = "Its people have long been known far away for four sorts of bread."
@@ -202,16 +203,11 @@ def test_what_cannot_be_done_is_said_with_a_remedy(
 def test_a_folder_becomes_an_agent_with_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every stage is real but training, whose folder is left empty, and the student, whom the endpoint plays."""
+    """Every stage is real, on a tiny student; but in the test the endpoint answers in the student's name."""
     typed: list[list[str]] = []
 
     def run(argv: list[str]) -> int:
-        out = Path(argv[argv.index("--out") + 1])
         typed.append(argv)
-        if argv[0] == "train":
-            with open_run(out, "train", identity={"argv": argv}, config={}) as done:
-                done.set(steps=1, loss_first=1.0, loss_last=0.5)
-            return 0
         if argv[0] == "infer":
             kept = [argv[argv.index(name) : argv.index(name) + 2] for name in ("--questions", "--index", "--out")]
             argv = ["infer", *(word for two in kept for word in two), *by]
@@ -221,11 +217,15 @@ def test_a_folder_becomes_an_agent_with_a_report(
     monkeypatch.setattr(stages, "run", run)
     recipe = tmp_path / "few.yaml"
     recipe.write_text("search: {rollouts: 4, extra: 0, hopeless: null}\n")
-    docs, out = documents(tmp_path / "docs<b>", 12), tmp_path / "mine"
+    docs, out, tiny = documents(tmp_path / "docs<b>", 12), tmp_path / "mine", make_qwen2(tmp_path / "tiny")
+    for kind in ("sft", "dpo"):
+        steps = "threads: 1, max_steps: 2, batch_size: 2, warmup: 0, max_length: 4096, lora: {rank: 4}"
+        (tmp_path / f"{kind}.yaml").write_text(f"{{stage: {kind}, model: {tiny}, {steps}}}")
     with serve(chat_reply(policy)) as endpoint:
         by = ["--policy.base_url", endpoint.url, "--policy.model", "double", "--policy.engine", "openai"]
         argv = ["adapt", str(docs), "--out", str(out), *by, "--encoder", "none", "--trees", str(recipe), "--hops", "2",
-                "--questions", "6", "--dev", "0", "--tests", "3", "--episode.depth", "4"]  # fmt: skip
+                "--questions", "6", "--dev", "0", "--tests", "3", "--episode.depth", "4",
+                "--student.sft", str(tmp_path / "sft.yaml"), "--student.dpo", str(tmp_path / "dpo.yaml")]  # fmt: skip
         assert main([*argv, "--plan"]) == 0
         assert not out.exists()
         assert "adapt: at most" in capsys.readouterr().out
@@ -235,6 +235,8 @@ def test_a_folder_becomes_an_agent_with_a_report(
         assert len(endpoint.requests) == calls
     assert [argv[0] for argv in typed[:done]] == ["index", "adapt", "index", "generate", "pairs", "train", "train",
                                                   *["infer"] * 4, "compare"]  # fmt: skip
+    served = resolve_model(str(out / "agent"))
+    assert (served.adapter, served.hf) == (out / "agent", tiny)
     tested = {key.split("#")[0] for one in read_records(out / "questions/test.jsonl", Question)
               for key in one.metadata["supporting_ids"]}  # fmt: skip
     searched = (out / "index-train/passages.jsonl").read_text()
