@@ -146,6 +146,8 @@ def measure(folder: Path, config: TrainConfig) -> Data:
 
     Raises ConfigError for a stage that reads no pairs.
     """
+    if config.stage == "retriever":
+        raise ConfigError("stage retriever trains an encoder, which steprag plan train does not compute")
     if config.stage == "grpo":
         raise ConfigError("--pairs: stage grpo learns from its own episodes; leave it out")
     rows = read_training(data_files(existing(folder, "pairs folder"), config.stage)[0], config.stage)
