@@ -183,7 +183,9 @@ def test_an_index_as_its_retriever(index: Path, tmp_path: Path) -> None:
         (SearchR1Pipeline, "<answer> lek </answer>", "lek"),
     ):  # fmt: skip
         data = its_data(config)
-        pipeline(config, prompt_template=Prompt(config), retriever=retriever, generator=writing(text)).run(data)
+        chat = pipeline is not SearchR1Pipeline
+        prompt = Prompt(config) if chat else SimpleNamespace(get_string=lambda question, **_: question)
+        pipeline(config, prompt_template=prompt, retriever=retriever, generator=writing(text)).run(data)
         assert said in data.pred[0], (pipeline, data.pred)
         assert set(read_run(Path(config["save_dir"]), "theirs").scores) == {"nq/test_0", "nq/test_1"}
     cached = its_config(tmp_path, index, save_retrieval_cache=True)

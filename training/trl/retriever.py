@@ -55,8 +55,8 @@ class Triplet:
 class ApartSampler(DefaultBatchSampler):
     """Batches in which no passage answers the query of another row: there it would count as a wrong one."""
 
-    def __init__(self, dataset: Any, batch_size: int, seed: int = 0, **options: Any) -> None:
-        super().__init__(range(len(dataset)), batch_size=batch_size, drop_last=False)
+    def __init__(self, dataset: Any, batch_size: int, seed: int = 0, **_: Any) -> None:
+        super().__init__(dataset, batch_size=batch_size, drop_last=False)
         self._rows = [*zip(dataset["anchor"], dataset["positive"], dataset["negative"], strict=True)]
         self._seed, self.epoch = seed, 0
         self._golden: dict[str, set[str]] = defaultdict(set)
@@ -95,6 +95,9 @@ class ApartSampler(DefaultBatchSampler):
 class RetrieverTrainer(Refreezing, SentenceTransformerTrainer):
     """sentence-transformers' trainer, which ends where a gradient is no number."""
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        SentenceTransformerTrainer._load_from_checkpoint(self, resume_from_checkpoint)
+
 
 def trained(pairs: str, out: str, config: TrainConfig, threads: int) -> AbstractContextManager[Run]:
     """The run that trains, or has trained, from the rows in `pairs`. Raises ConfigError and DataError."""
@@ -110,7 +113,7 @@ def trained(pairs: str, out: str, config: TrainConfig, threads: int) -> Abstract
         raise DataError(files["train"], "holds no rows", remedy=remedy)
     base = find_base(config.model if "model" in config.model_fields_set else EMBEDDED)
     hashes = {file.name: file_hash(file) for file in files.values() if file.is_file()}
-    recipe = config.model_dump(mode="json", include=READS - NEUTRAL - {"model"})
+    recipe = config.model_dump(mode="json", include={*READS - NEUTRAL - {"model"}})
     identity = {**recipe, "weights": files_hash(sorted(base.rglob("*.safetensors"))), "data": hashes}
     facts = {"base": {"name": str(base), "sha256": identity["weights"]}, "data": hashes, "rows": len(rows)}
     return _run(out, identity, config, base, rows, held_out, facts, threads)
