@@ -34,6 +34,7 @@ COMMANDS = (
     Command("index search", "indexes.commands.search", "passages for a query"),
     Command("index serve", "indexes.service.serve", "an index folder over HTTP"),
     Command("index upload", "indexes.commands.upload", "an index folder into a Milvus collection"),
+    Command("index export", "indexes.interop.corpus", "an index folder's passages as a corpus file for FlashRAG"),
     Command("index evaluate", "indexes.commands.evaluate", "recall of an index against supporting passages"),
     Command("policy", "steprag.engines.policy_command", "serve a model or adapter; convert what the trainer made"),
     Command("plan index", "indexes.commands.plan", "what each index type of a corpus takes on this machine"),

@@ -69,6 +69,10 @@ def test_a_run_goes_out_as_its_files_and_comes_back_with_equal_scores(
     assert "steps" not in back.figures
     assert "tokens" not in back.figures
     (out / "config.yaml").write_text("dataset_name: nq\nindex_path: e5_Flat.index\n")
+    assert main(["index", "export", str(index), "--out", str(tmp_path / "corpus.jsonl")]) == 0
+    corpus = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in corpus] == ["0", "1", "2", "3", "4"]
+    assert corpus[2]["contents"] == '"Lima"\nLima is the capital of Peru.'
     assert guarded(main, ["compare", str(played), str(out)]) == 2
     assert "differ in index" in capsys.readouterr().err
     assert main(["compare", str(played), str(out), "--force"]) == 0
