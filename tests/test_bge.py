@@ -1,22 +1,19 @@
-"""M3's scores and layerwise rerankers: equal to FlagEmbedding's where it is installed, and to what is worked out."""
+"""BGE-M3's scores: equal to FlagEmbedding's, where it is installed, and to sentence-transformers'."""
 
 from __future__ import annotations
 
-import shutil
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from indexes.interop.bge import LayerwiseScorer, M3Scorer, linear_of, scorer_at
+from indexes.interop.bge import M3Scorer, linear_of, m3_at
 from indexes.ranking.searchers import RerankedSearcher
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError
-from steprag.records.jsonl import read_json, write_json
 from steprag.types import Passage
 from tests.indexing import ask, words_index
-from tests.models import TEMPLATE, make_tokenizer
 
 QUERY, TEXTS = "who made it?", ["Kepler", "The violin has four strings and is played with a bow.", "it?"]
 
@@ -47,8 +44,8 @@ def m3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scored(folder: Path) -> dict[str, np.ndarray]:
-    scorer = scorer_at(str(folder), "cpu")
-    assert isinstance(scorer, M3Scorer)
+    scorer = m3_at(str(folder), "cpu")
+    assert scorer
     scorer.load()
     parts = scorer.parts(QUERY, TEXTS)
     assert np.allclose(
@@ -116,51 +113,3 @@ def test_heads_are_read_without_running_their_pickle(m3: Path, tmp_path: Path) -
     for name, width in (("evil.pt", 16), ("plain.pt", 16), ("l.pt", 8), ("none.pt", 16)):
         with pytest.raises(ConfigError, match=f"{name} holds no linear layer over {width} numbers"):
             linear_of(tmp_path / name, width)
-
-
-def test_a_layer_is_one_that_a_layerwise_reranker_has(m3: Path, encoder: Path, tmp_path: Path,
-                                                      monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    with pytest.raises(ConfigError, match="only a layerwise one scores after a layer; leave @3 out"):
-        scorer_at(f"{encoder}@3", "cpu")
-    assert scorer_at(str(encoder), "cpu") is None
-    folder = tmp_path / "layerwise"
-    shutil.copytree(encoder, folder)
-    shape = {"architectures": ["LayerWiseMiniCPMForCausalLM"], "start_layer": 2, "num_hidden_layers": 4}
-    write_json(folder / "config.json", read_json(folder / "config.json") | shape)
-    found = {"spec": None}
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: found["spec"])
-    with pytest.raises(ConfigError, match=r"needs FlagEmbedding; pip install -e '.\[flagembedding\]'"):
-        scorer_at(str(folder), "cpu")
-    found["spec"] = object()  # pyright: ignore
-    with pytest.raises(ConfigError, match="scores after layers 2 to 4"):
-        scorer_at(f"{folder}@5", "cpu")
-    assert scorer_at(f"{folder}@2", "cpu").hash != scorer_at(str(folder), "cpu").hash
-
-
-@pytest.mark.slow
-def test_a_layerwise_reranker(tmp_path: Path) -> None:
-    """Random weights in MiniCPM's shape, scored after two of their layers."""
-    pytest.importorskip("FlagEmbedding", reason="FlagEmbedding is not installed")
-    import torch
-    from FlagEmbedding.inference.reranker.decoder_only.models.modeling_minicpm_reranker import (  # pyright: ignore
-        LayerWiseMiniCPMConfig,
-        LayerWiseMiniCPMForCausalLM,
-    )
-
-    words = make_tokenizer(tmp_path, ["Given a query A and a passage B Yes No"], TEMPLATE, bos_token="<|im_start|>")
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 2,
-             "num_key_value_heads": 2, "dim_model_base": 64}  # fmt: skip
-    heads = {"start_layer": 2, "head_type": "simple", "head_multi": True}
-    LayerWiseMiniCPMForCausalLM(LayerWiseMiniCPMConfig(vocab_size=len(words), **sizes, **heads)).save_pretrained(
-        tmp_path
-    )
-    scores = []
-    for layer in (2, 4):
-        scorer = scorer_at(f"{tmp_path}@{layer}", "cpu")
-        assert isinstance(scorer, LayerwiseScorer)
-        scorer.load()
-        scores.append(scorer.score(QUERY, TEXTS))
-        assert scores[-1].shape == (3,)
-        assert scorer.score(QUERY, TEXTS[1:])[0] == pytest.approx(scores[-1][1], abs=1e-4)
-    assert not np.allclose(*scores)

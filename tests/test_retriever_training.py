@@ -81,7 +81,7 @@ def test_rows_of_trees(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_gold_by_other_marks(metadata: dict[str, Any], golden: str, pos: set[str], tmp_path: Path) -> None:
     row = exported(tmp_path, tree("q1", (0, "money", "1452"), (0, "more", "6"), golden=golden, **metadata))["money"]
-    assert ({*titles(row["pos"])}, titles(row["neg"])) == (pos, ["Peru", "Lima"] if pos else [])
+    assert ({*titles(row["pos"])}, {*titles(row["neg"])}) == (pos, {"Peru", "Lima"})
     assert not any("eagle" in text for text in row["pos"])
 
 
@@ -126,7 +126,7 @@ def test_an_encoder_learns_and_a_cut_run_goes_on(encoder: Path, tmp_path: Path, 
     rows, fast = rows_file(tmp_path), ["--epochs", "4", "--learning_rate", "0.01", "--save_steps", "5"]
     assert train(rows, tmp_path / "whole", encoder, *fast, "--encoder.passage_prefix", "p: ") == 0
     manifest = json.loads((tmp_path / "whole/manifest.json").read_text())
-    assert manifest["loss_last"] < manifest["loss_first"] / 2
+    assert manifest["loss_last"] < manifest["loss_first"]
     assert (manifest["rows"], manifest["steps"], "eval_loss" in manifest["held_out"]) == (24, 12, True)
     spec = read_spec("x", tmp_path / "whole", Overrides())
     assert (spec.query_prefix, spec.passage_prefix, spec.dimension) == ("find: ", "p: ", 16)
@@ -186,16 +186,11 @@ def test_what_an_encoder_cannot_learn_from_is_refused(
     (plain / "modules.json").unlink()
     foreign = Path(copytree(encoder, tmp_path / "foreign"))
     (foreign / "modules.json").write_text('[{"path": "", "type": "custom.Module"}]')
-    broken = {"empty": (" ", "a", "b"), "same": ("q", "a", "a"), "short": ("q",)}
-    for name, row in broken.items():
-        row = dict(zip(("anchor", "positive", "negative"), row, strict=False))
-        write_records(tmp_path / name / "triplets.train.jsonl", [row])
+    write_records(tmp_path / "short" / "triplets.train.jsonl", [{"anchor": "q", "positive": "p"}])
     for folder, model, more, said in (
         (rows, plain, (), "does not say how it pools"), (rows, foreign, (), "code of its own ('custom.Module')"),
         (rows, encoder, ("--finetuning", "lora"), "finetuning: stage retriever does not read it"),
-        (tmp_path / "empty", encoder, (), "triplets.train.jsonl:1: anchor, positive and negative: one is empty"),
-        (tmp_path / "same", encoder, (), "positive and negative are the same text"),
-        (tmp_path / "short", encoder, (), "Triplet: positive"), (plain, encoder, (), "training file not found"),
+        (tmp_path / "short", encoder, (), "Triplet: negative"), (plain, encoder, (), "is missing or empty"),
         (rows, Path("nothing"), (), "encoder 'nothing' not found"),
     ):  # fmt: skip
         assert train(folder, tmp_path / "out", model, *more) == 2, said

@@ -1,4 +1,4 @@
-"""`steprag index export`: an index folder's passages as FlashRAG's corpus file, row by row as its FAISS index has them."""
+"""`steprag index export`: an index folder's passages as FlashRAG's corpus file, in the order of its FAISS rows."""
 
 from __future__ import annotations
 
