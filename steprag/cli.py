@@ -62,7 +62,7 @@ COMMANDS = (
     Command("view", "steprag.view.view", "trees, pairs, predictions and training curves of run folders, in a browser"),
     Command("score evaluate", "inference.scoring.evaluate", "score predictions again"),
     Command("score judge", "inference.scoring.answer_judge", "have a model say which answers are right"),
-    Command("score export", "inference.interop.flashrag", "predictions of a run as FlashRAG's result files"),
+    Command("score export", "inference.interop.flashrag", "predictions of a run as FlashRAG's result file"),
     Command("score readings", "inference.readings", "does an agent that can go back keep what helps, and only that?"),
     Command("check", "indexes.commands.check", "every byte of run and index folders against their manifests"),
 )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from inference.interop.flashrag import DATA, SCORES
+from inference.interop.flashrag import DATA
 from inference.scoring.runs_compared import read_run
 from steprag.cli import main
 from steprag.console.terminal import guarded
@@ -58,10 +58,8 @@ def test_a_run_goes_out_as_its_files_and_comes_back_with_equal_scores(
     assert sorted(item["id"] for item in items) == ["test_0", "test_1", "test_2"]
     first = next(item for item in items if item["id"] == "test_0")
     assert (first["output"]["pred"], first["metadata"]) == ("the lek", {"supporting_ids": ["1"]})
-    assert first["output"]["metric_score"]["em"] == 1.0
     found = first["output"]["retrieval_result"]
     assert found[0]["contents"] == '"Albania"\nAlbania is a country in Europe. Prices in Albania are quoted in the lek.'
-    assert (out / SCORES).read_text().startswith("em: 0.3333333333333333\n")
     (out / "config.yaml").write_text(f"dataset_name: nq\nindex_path: {index}\n")
     assert scores_of(out) == scores_of(played)
     back = read_run(out, "theirs")

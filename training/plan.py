@@ -114,6 +114,8 @@ def main(argv: list[str]) -> int:
     add_options(parser, TrainConfig)
     given = parse_arguments(parser, argv)
     config: TrainConfig = config_from(TrainConfig, given)
+    if config.stage == "retriever":
+        raise ConfigError("stage retriever trains an encoder, which steprag plan train does not compute")
     check_keys(config)
     if given.devices is not None and given.devices < 1:
         raise ConfigError(f"--devices {given.devices}: give 1 or more")
@@ -146,8 +148,6 @@ def measure(folder: Path, config: TrainConfig) -> Data:
 
     Raises ConfigError for a stage that reads no pairs.
     """
-    if config.stage == "retriever":
-        raise ConfigError("stage retriever trains an encoder, which steprag plan train does not compute")
     if config.stage == "grpo":
         raise ConfigError("--pairs: stage grpo learns from its own episodes; leave it out")
     rows = read_training(data_files(existing(folder, "pairs folder"), config.stage)[0], config.stage)

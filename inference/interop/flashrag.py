@@ -13,57 +13,43 @@ from pathlib import Path
 from typing import Any
 
 from inference.predictions import read_predictions
-from inference.scoring.scores import HARNESS, mean, score
+from inference.scoring.scores import HARNESS
 from steprag.batch.database import JOURNAL, KeptCalls
 from steprag.batch.worklist import failures_in
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
-from steprag.errors import ConfigError, DataError
+from steprag.errors import DataError
 from steprag.records.inputs import is_per_file, question_from_row
 from steprag.records.jsonl import existing, read_json, read_value, shaped, written_whole
 from steprag.records.spellings import as_document
 from steprag.records.yaml_files import read_yaml
-from steprag.runs.run import checked_manifest
 from steprag.types import Found, Prediction, Question, Usage
 
 DATA = "intermediate_data.json"
 CONFIG = "config.yaml"
-SCORES = "metric_score.txt"
 LONGEST = 1 << 32
 """Bytes of its file that are read."""
-METRICS = {"em": "em", "f1": "f1", "acc": "cover", "precision": "precision", "recall": "recall"}
-"""FlashRAG's names of figures, and ours."""
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
-        prog="steprag score export", description="Predictions of a run as FlashRAG's result files."
+        prog="steprag score export", description="Predictions of a run as FlashRAG's result file."
     )
     parser.add_argument("run", metavar="RUN", help="run folder of steprag infer")
-    parser.add_argument("--out", required=True, metavar="DIR", help=f"folder for {DATA} and {SCORES}")
+    parser.add_argument("--out", required=True, metavar="DIR", help=f"folder for {DATA}")
     given = parse_arguments(parser, argv)
-    count, failed = write_results(existing(given.run, "run folder"), Path(given.out))
-    left = f"; {failed} questions that failed are left out" if failed else ""
-    say(f"score export: {count} predictions in {Path(given.out) / DATA}{left}")
-    return 0
-
-
-def write_results(run: Path, out: Path) -> tuple[int, int]:
-    """Writes FlashRAG's two files; returns how many predictions, and how many failed questions have none."""
-    checked_manifest(run, "identity")
+    run, file = existing(given.run, "run folder"), Path(given.out) / DATA
     predictions = list(read_predictions(run))
-    if not predictions:
-        raise ConfigError(f"{run} holds no predictions to export")
-    items, scores = [], [score(one) for one in predictions]
-    for one, output, scored in zip(predictions, outputs(run, predictions), scores, strict=True):
-        told = {theirs: getattr(scored, ours) for theirs, ours in METRICS.items()}
-        items.append({"id": original_id(one), "question": one.question, "golden_answers": one.golden_answers,
-                      "metadata": one.metadata, "output": {**output, "metric_score": told}})  # fmt: skip
-    with written_whole(out / DATA) as stream:
+    items = [
+        {"id": one.id.removeprefix(f"{one.dataset}/"), "question": one.question, "golden_answers": one.golden_answers,
+         "metadata": one.metadata, "output": output}
+        for one, output in zip(predictions, outputs(run, predictions), strict=True)
+    ]  # fmt: skip
+    with written_whole(file) as stream:
         json.dump(items, stream, indent=4, ensure_ascii=False)
-    with written_whole(out / SCORES) as stream:
-        stream.writelines(f"{name}: {mean(getattr(one, ours) for one in scores)}\n" for name, ours in METRICS.items())
-    return len(items), len(failures_in(run).keys() - {one.id for one in predictions})
+    failed = len(failures_in(run).keys() - {one.id for one in predictions})
+    say(f"score export: {len(items)} predictions in {file}; {failed} questions failed and are left out")
+    return 0
 
 
 def outputs(run: Path, predictions: Iterable[Prediction]) -> Iterator[dict[str, Any]]:
@@ -81,11 +67,6 @@ def outputs(run: Path, predictions: Iterable[Prediction]) -> Iterator[dict[str, 
             found = [{**as_document(texts[key]), "score": scores[key]} for key in ids]
             yield {"pred": one.prediction or "", "retrieval_result": found, "steps": [step.text for step in one.steps],
                    "finish": one.finish}  # fmt: skip
-
-
-def original_id(asked: Prediction | Question) -> str:
-    """The id in the question file: without the data set that StepRAG puts in front."""
-    return asked.id.removeprefix(f"{asked.dataset}/") if asked.dataset else asked.id
 
 
 def is_results(folder: Path) -> bool:

@@ -28,6 +28,7 @@ from steprag.library.index import Index, dotted
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import write_records
 from steprag.records.spellings import as_document
+from steprag.types import Passage
 
 _pipelines: Any = importlib.import_module("flashrag.pipeline.pipeline")
 _retrievers: Any = importlib.import_module("flashrag.retriever.retriever")
@@ -53,16 +54,14 @@ class StepRAGRetriever(_retrievers.BaseTextRetriever):
         methods may ask. Raises RetrieverError.
         """
         queries, most = [query] if isinstance(query, str) else list(query), num or self.topk
-        retriever = self.index.retriever()
-
-        async def search() -> list[Any]:
-            asked = [retriever.search(one, most) for one in queries if one.strip()]
-            answered = iter(await asyncio.gather(*asked))
-            return [next(answered) if one.strip() else () for one in queries]
-
-        passages = run(search())
+        passages = run(self._searched(queries, most))
         found = [[as_document(passage) for passage in row] for row in passages]
         return (found, [[passage.score for passage in row] for row in passages]) if return_score else found
+
+    async def _searched(self, queries: Sequence[str], most: int) -> list[tuple[Passage, ...]]:
+        retriever = self.index.retriever()
+        answered = iter(await asyncio.gather(*(retriever.search(one, most) for one in queries if one.strip())))
+        return [next(answered) if one.strip() else () for one in queries]
 
 
 class StepRAGPipeline(_pipelines.BasicPipeline):
