@@ -376,7 +376,7 @@ def test_no_stage_imports_another_but_for_the_one_door() -> None:
     assert crossings == []
 
 
-CLIENTS = ("view", "experiments", "library")
+CLIENTS = ("view", "experiments", "library", "interop")
 """Rooms of the core that use the stages as a person does, and that no stage uses."""
 
 
@@ -388,7 +388,7 @@ def test_only_clients_of_the_stages_import_them() -> None:
     assert not {name for name in used if _room(name) in CLIENTS}
 
 
-ROOMS = ("engines", "web", "policy", "agent", "batch", "view", "experiments", "library")
+ROOMS = ("engines", "web", "policy", "agent", "batch", "view", "experiments", "library", "interop")
 
 
 def _room(module: str) -> str | None:

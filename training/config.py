@@ -44,6 +44,14 @@ class CriticSection(Section):
     loss: Literal["bce", "mse"] = Field(default="bce", description="cross-entropy of the value, or squared error")
 
 
+class EncoderSection(Section):
+    """Stage retriever: how an encoder learns."""
+
+    temperature: float = Field(default=0.05, gt=0, description="cosines are divided by it; lower: sharper choices")
+    query_prefix: str | None = Field(default=None, description="words before every query; none: as the model says")
+    passage_prefix: str | None = Field(default=None, description="words before every passage; none: as the model says")
+
+
 class GrpoSection(Section):
     """Stage grpo (arXiv 2402.03300): episodes of the model's own, rewarded and compared within a question."""
 
@@ -87,10 +95,15 @@ class TrainConfig(StageConfig):
     trainer: Literal["trl", "llamafactory"] = Field(
         default="trl", description="what trains: TRL, or LLaMA-Factory in an environment of its own"
     )
-    stage: Literal["sft", "dpo", "grpo", "critic"] = Field(
-        default="dpo", description="sft: steps; dpo: preferences; grpo: its own episodes; critic: what steps are worth"
+    stage: Literal["sft", "dpo", "grpo", "critic", "retriever"] = Field(
+        default="dpo",
+        description="sft: steps; dpo: preferences; grpo: its own episodes; critic: what steps are worth; retriever: "
+        "an encoder, from the trees' searches",
     )
-    model: str = Field(default="smollm2-135m-instruct", description="base weights: embedded name, folder or hub id")
+    model: str = Field(
+        default="smollm2-135m-instruct",
+        description="base weights: embedded name, folder or hub id; stage retriever: minilm, if none is given",
+    )
     adapter: str | None = Field(default=None, description="PEFT folder to go on from, or a shipped one; none: anew")
     finetuning: Literal["lora", "full"] = Field(default="lora", description="train a LoRA adapter, or every weight")
     quantization: Literal["nf4", "int8"] | None = Field(
@@ -108,6 +121,7 @@ class TrainConfig(StageConfig):
     lora: LoraSection = LoraSection()
     dpo: DpoSection = DpoSection()
     critic: CriticSection = CriticSection()
+    encoder: EncoderSection = EncoderSection()
     grpo: GrpoSection = GrpoSection()
     episode: EpisodeConfig = EpisodeConfig()
     retriever: RetrieverConfig = RetrieverConfig()

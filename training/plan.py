@@ -124,6 +124,8 @@ def main(argv: list[str]) -> int:
     add_options(parser, TrainConfig)
     given = parse_arguments(parser, argv)
     config: TrainConfig = config_from(TrainConfig, given)
+    if config.stage == "retriever":
+        raise ConfigError("stage retriever trains an encoder, which steprag plan train does not compute")
     check_keys(config)
     if given.devices is not None and given.devices < 1:
         raise ConfigError(f"--devices {given.devices}: give 1 or more")

@@ -68,6 +68,13 @@ def main(argv: list[str]) -> int:
     spin_briefly()
     show_one_gpu(config)
     _check_sources(arguments, config)
+    if config.stage == "retriever":
+        from training.trl.retriever import trained
+
+        with trained(arguments.pairs, arguments.out, config, threads) as run:
+            shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
+        _report(run, arguments.json)
+        return 0
     config = check_recipe(config)
     online = config.stage == "grpo"
     with ExitStack() as stack:
@@ -87,7 +94,7 @@ def main(argv: list[str]) -> int:
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="steprag train", description="Pairs, or own episodes, to a checkpoint.")
-    parser.add_argument("--pairs", metavar="DIR", help="sft, dpo, critic: folder that steprag pairs wrote")
+    parser.add_argument("--pairs", metavar="DIR", help="folder of steprag pairs; retriever: of its export")
     add_question_options(parser, of=" to play, of grpo")
     parser.add_argument("--index", metavar="INDEX", help=f"grpo: {PLACES}")
     parser.add_argument("--out", required=True, metavar="CKPT", help="folder for the checkpoint and its manifest")
@@ -128,7 +135,7 @@ def _check_sources(arguments: argparse.Namespace, config: TrainConfig) -> None:
 
 def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
     other = ("dpo", "critic", *ONLINE) if inputs.world else ("grpo", *ONLINE)
-    recipe = config.model_dump(mode="json", exclude={*NEUTRAL, *other})
+    recipe = config.model_dump(mode="json", exclude={*NEUTRAL, *other, "encoder"})
     if config.nodes == 1:  # as in runs that were begun before there was such a key
         del recipe["nodes"]
     for late in ("chat_template_kwargs", "optim"):

@@ -25,6 +25,7 @@ from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.retrieval.remote import FINGERPRINT
 from steprag.errors import StepragError
 from steprag.net.hosts import ANY_NAME
+from steprag.records.spellings import as_document
 from steprag.types import Passage
 from steprag.web.app import ApiError, as_json, tell_errors
 from steprag.web.guard import Access, Guard
@@ -153,7 +154,7 @@ def create_app(served: Served) -> FastAPI:
         found = await desk.search(body.queries, body.topk or served.top_k)
         if body.return_scores:
             return await desk.reply(found, lambda rows: {"result": [[_scored(p) for p in row] for row in rows]})
-        return await desk.reply(found, lambda rows: {"result": [[_document(p) for p in row] for row in rows]})
+        return await desk.reply(found, lambda rows: {"result": [[as_document(p) for p in row] for row in rows]})
 
     @app.post("/search")
     async def search(body: SearchBody) -> Response:
@@ -233,19 +234,13 @@ class _Desk:
         return await asyncio.to_thread(lambda: as_json(shape(found)))
 
 
-def _document(passage: Passage) -> dict[str, str]:
-    """The corpus row in both spellings."""
-    title = f'"{passage.title}"' if passage.title else ""
-    return {"id": passage.id, "contents": f"{title}\n{passage.text}", "title": passage.title, "text": passage.text}
-
-
 def _scored(passage: Passage) -> dict[str, Any]:
-    return {"document": _document(passage), "score": passage.score}
+    return {"document": as_document(passage), "score": passage.score}
 
 
 def _with_scores(rows: Sequence[tuple[Passage, ...]], scores: bool, *, single: bool) -> Any:
     """ReSearch's shapes: documents, or [documents, scores]; for one query without the outer list."""
-    documents = [[{key: _document(p)[key] for key in ("id", "contents")} for p in row] for row in rows]
+    documents = [[{key: as_document(p)[key] for key in ("id", "contents")} for p in row] for row in rows]
     numbers = [[p.score for p in row] for row in rows]
     if single:
         return [documents[0], numbers[0]] if scores else documents[0]

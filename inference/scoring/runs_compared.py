@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from inference.interop.flashrag import is_results, read_results
 from inference.predictions import read_predictions
 from inference.scoring.bertscore import with_bertscore
 from inference.scoring.evaluate import episode_seconds
@@ -74,6 +75,8 @@ def read_run(folder: Path, name: str, *, forced: bool = False, scores: Iterable[
     Raises ConfigError where the folder is not a run of steprag infer or serve, has questions without an outcome unless
     `forced`, or holds no predictions.
     """
+    if is_results(folder):
+        return _of_flashrag(folder, name, forced)
     manifest = checked_manifest(folder, "identity")
     stage, identity = manifest.get("stage"), manifest["identity"]
     if stage not in ("infer", "serve"):
@@ -92,6 +95,16 @@ def read_run(folder: Path, name: str, *, forced: bool = False, scores: Iterable[
     seconds = episode_seconds(folder / "metrics.jsonl")
     identity = identity if stage == "infer" else {"harness": HARNESS, **identity}
     return Scored(name, identity, by_id, failed, seconds, bert)
+
+
+def _of_flashrag(folder: Path, name: str, forced: bool) -> Scored:
+    """A run of FlashRAG; it does not tell steps and tokens."""
+    identity, predictions, failed = read_results(folder)
+    if not predictions or (failed and not forced):
+        raise ConfigError(f"{folder}: {len(failed)} questions have no pred, and {len(predictions)} have; let FlashRAG "
+                          "run to its end, or give --force for those that have")  # fmt: skip
+    scored = (replace(word_score(one), steps=None, tokens=None, sampled=None) for one in predictions)
+    return Scored(name, identity, {one.id: one for one in scored}, failed)
 
 
 def _scores_in(folder: Path, stage: str) -> Iterable[Score]:

@@ -42,6 +42,8 @@ class Score:
     `gold`: the share of the marked passages that its searches found, None where none are marked. Of best-of-N, `tokens`
     and `searches` are what all N took; the rest is the chosen episode's.
 
+    `steps`, `tokens`, `sampled`: None where another program played and does not tell.
+
     `sampled`: tokens that the policy wrote. `words`: those of the answer, normalised; None without one. `error`: a key
     of ERRORS. `written`: its completions by action (`steprag.agent.compliance`).
 
@@ -61,10 +63,10 @@ class Score:
     gold: float | None
     answered: bool
     finish: str
-    steps: int
+    steps: int | None
     searches: int
-    tokens: int
-    sampled: int
+    tokens: int | None
+    sampled: int | None
     words: int | None
     error: str
     written: Written

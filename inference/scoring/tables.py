@@ -42,7 +42,8 @@ def _cells(line: dict[str, Any], strict: bool) -> list[str]:
     cells = [line["run"], f"{line['questions']}" + (f" (+{line['failed']} failed)" if line["failed"] else "")]
     cells += [_ranged("share", line[name], line[f"{name}_low"], line[f"{name}_high"]) for name in ("em", "f1")]
     cells += [_percent(line[name]) for name in ("cover", "gold_recall", "format")]
-    cells += [f"{line['steps']:.1f}", f"{line['searches']:.1f}", f"{line['tokens']:,.0f}"]
+    counts = {"steps": ".1f", "searches": ".1f", "tokens": ",.0f"}
+    cells += [f"{line[name]:{form}}" if name in line else "" for name, form in counts.items()]
     if "gain_em" in line:
         low, em, high = (shown("share", line[f"gain_{end}"], "+") for end in ("low", "em", "high"))
         cells.append(f"{em} ({low} to {high}, p {line['gain_p']:.3g})")

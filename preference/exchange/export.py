@@ -16,8 +16,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from preference.exchange.embedding import export_embedding
 from preference.exchange.proguide import to_row
 from steprag.batch.datasets import add_question_options, questions_given
+from steprag.batch.tree_results import trees_file
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError
@@ -26,7 +28,7 @@ from steprag.records.jsonl import dump_line, existing, from_dict, read_rows, wri
 from steprag.records.training_rows import Pair, Trajectory
 from steprag.types import Message, Question
 
-FORMATS = ("llamafactory", "openai", "verl", "proguide")
+FORMATS = ("llamafactory", "openai", "verl", "proguide", "embedding")
 PARQUET_ROWS = 2000
 """Rows of a Parquet row group, and so of memory."""
 
@@ -45,11 +47,15 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--pairs", metavar="DIR", help="folder that steprag pairs wrote")
     add_question_options(parser, of=" in place of pairs, for verl's reinforcement learning")
+    parser.add_argument("--trees", nargs="+", metavar="RUN", help="trees in place of pairs, for a retriever's training")
+    parser.add_argument("--corpus", metavar="FILE", help="passages that the trees searched: a file, or an index folder")
     parser.add_argument("--format", nargs="+", choices=FORMATS, required=True, help="one or more formats")
     parser.add_argument("--out", metavar="DIR", help="a folder a format goes below it [DIR/export]")
     given = parse_arguments(parser, argv)
-    if (given.pairs is None) == (given.questions is None):
-        raise ConfigError("give --pairs DIR, or else --questions FILE")
+    if (given.pairs, given.questions, given.trees).count(None) != 2:
+        raise ConfigError("give --pairs DIR, or else --questions FILE, or else --trees RUN")
+    if given.trees or "embedding" in given.format:
+        return _trees(given)
     if given.questions:
         return _questions(questions_given(given), given.format, given.out)
     pairs = existing(given.pairs, "pairs folder")
@@ -69,6 +75,17 @@ def _questions(file: Path, names: list[str], out: str | None) -> int:
     with ExitStack() as stack:
         count = _write_parquet("questions", path, map(verl_question, read_questions(file)), stack)
     say(f"pairs export: verl: {count} questions in {path}")
+    return 0
+
+
+def _trees(given: argparse.Namespace) -> int:
+    """Writes what trees teach a retriever. Raises ConfigError for another format."""
+    if not given.trees or set(given.format) != {"embedding"} or not given.corpus:
+        raise ConfigError("--format embedding is made of --trees RUN and --corpus FILE, and alone")
+    trees, corpus = [trees_file(run) for run in given.trees], existing(given.corpus, "corpus")
+    out = (Path(given.out) if given.out else trees[0].parent / "export") / "embedding"
+    counts = export_embedding(trees, corpus / "passages.jsonl" if corpus.is_dir() else corpus, out)
+    say(f"pairs export: embedding: {', '.join(f'{name} {count}' for name, count in counts.items())} in {out}")
     return 0
 
 

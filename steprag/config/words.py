@@ -25,6 +25,7 @@ HELP: dict[str, tuple[str, tuple[str, str]]] = {
         "--index runs/index --out runs/asked --config gpt-4o --usd 5")),
     "index search": ("", ("Tirana", "--index runs/index --top_k 5 'capital of Albania'")),
     "index serve": ("index config host port", ("--index runs/index", "--index runs/index --port 8300")),
+    "index export": ("", ("runs/index --out corpus.jsonl", "runs/wiki --out wiki.jsonl")),
     "index evaluate": ("", (
         "--questions steprag/atlas/dev.jsonl", "--questions q.csv --columns question=q --at '[5, 10]'")),
     "plan": ("dataset_name questions columns config model like pace limit usd json", (
@@ -51,7 +52,7 @@ HELP: dict[str, tuple[str, tuple[str, str]]] = {
     "pairs": ("trees out overwrite index config margin products push public", (
         "--trees runs/generate-atlas", "--trees runs/one runs/two --out runs/pairs --pairs.margin 0.2")),
     "pairs export": ("", ("--pairs runs/pairs --format llamafactory openai",
-                          "--questions steprag/atlas/train.jsonl --format verl --out runs/verl")),
+                          "--trees runs/generate-atlas --corpus runs/index --format embedding")),
     "pairs import": ("", ("RAG_ProGuide.json --out runs/guide", "RAG_ProGuide.json --out runs/guide --overwrite")),
     "pairs leakage": ("", ("--pairs runs/pairs --against steprag/atlas/test.jsonl",
                            "--pairs runs/pairs --against hub:openai/openai_humaneval::test --json")),
@@ -68,6 +69,7 @@ HELP: dict[str, tuple[str, tuple[str, str]]] = {
     "score judge": ("", ("--predictions runs/infer-atlas --model gpt-4o --engine openai --usd 1",
                          "--predictions runs/infer-atlas --base_url http://127.0.0.1:8000/v1 --model NAME")),
     "score evaluate": ("", ("--predictions runs/infer-atlas", "--predictions runs/infer-atlas --bertscore minilm")),
+    "score export": ("", ("runs/infer-atlas --out runs/theirs", "runs/infer-nq --out output/steprag")),
     "compare": ("", ("runs/before runs/after", "runs/before runs/after --names before after --out runs/compared")),
     "view": ("", ("runs", "runs/generate-atlas --out trees.html")),
     "check": ("", ("runs/index", "runs/generate-atlas runs/pairs")),

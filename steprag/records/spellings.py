@@ -126,6 +126,12 @@ def passage_from_row(row: object, path: Path | str, line: int) -> Passage:
     return Passage(name or "", title, text.strip())
 
 
+def as_document(passage: Passage) -> dict[str, str]:
+    """A passage in both spellings; `contents` is FlashRAG's."""
+    title = f'"{passage.title}"' if passage.title else ""
+    return {"id": passage.id, "contents": f"{title}\n{passage.text}", "title": passage.title, "text": passage.text}
+
+
 def _split(title: str, text: str) -> tuple[str, str]:
     """Title and text: the first line is the title where none is given, and goes where it is the one that is given."""
     first, newline, rest = text.partition("\n")

@@ -1,0 +1,1 @@
+"""Models whose scores only their makers' code knows; `indexes.open` asks for them by what their folders hold."""

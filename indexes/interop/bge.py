@@ -1,0 +1,114 @@
+"""BGE-M3's sparse and multi-vector scores beside its dense one, as a reranker.
+
+The arithmetic is that of arXiv 2402.03216, section 3.1. A test holds it against FlagEmbedding, which is not needed.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexes.encoding.encoders import find_encoder, longest_text, model_config, weight_files
+from indexes.encoding.runtimes import device_here
+from steprag.engines.pretrained import check_complete, from_pretrained
+from steprag.engines.threads import one_load
+from steprag.errors import ConfigError
+from steprag.records.jsonl import files_hash
+
+HEADS = ("sparse_linear.pt", "colbert_linear.pt")
+"""Two linear layers that M3's folder has beside its encoder."""
+WEIGHTS = {"dense": 0.4, "sparse": 0.2, "colbert": 0.4}
+"""Weights of the three scores, as M3's card has them."""
+BATCH = 16
+UNWORDED = ("cls_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
+"""Tokens that weigh nothing in M3's sparse score."""
+_NUMBERS = {b"FloatStorage": "float32", b"HalfStorage": "float16", b"BFloat16Storage": "bfloat16"}
+_MOST = 1 << 26
+
+
+def m3_at(name: str, device: str) -> M3Scorer | None:
+    """The scorer of a folder or hub id that holds M3; None for any other model. Raises ConfigError where none is."""
+    folder = find_encoder(name)
+    return M3Scorer(folder, device) if all((folder / head).is_file() for head in HEADS) else None
+
+
+class M3Scorer:
+    """BGE-M3's three scores of a query and a passage, weighed (`WEIGHTS`)."""
+
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        self._folder, self._device = folder, device_here(device)
+        self.hash = files_hash([*weight_files(folder), *(folder / head for head in HEADS)])
+
+    def load(self) -> None:
+        """Loads safetensors weights and the two layers, from this machine alone."""
+        from transformers import AutoModel, AutoTokenizer
+
+        with one_load():
+            self._tokenizer: Any = from_pretrained(AutoTokenizer, str(self._folder), local_files_only=True)
+            model = from_pretrained(AutoModel, str(self._folder), local_files_only=True)
+        check_complete(model, self._folder, unread="pooler")
+        self._model, width = model.eval().to(self._device), model.config.hidden_size
+        self._longest = longest_text(self._folder, model_config(self._folder)) or 512
+        self._sparse, self._colbert = (linear_of(self._folder / head, width).to(self._device) for head in HEADS)
+
+    def score(self, query: str, texts: Sequence[str]) -> np.ndarray:
+        """(len(texts),) weighted means of the three scores; greater is better."""
+        return np.average([*self.parts(query, texts).values()], axis=0, weights=[*WEIGHTS.values()])
+
+    def parts(self, query: str, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """(len(texts),) of each: dense, the cosine; sparse, the product of the weights of common tokens; colbert, the
+        mean over the query's tokens of the greatest cosine to a passage's.
+        """
+        import torch
+
+        with torch.inference_mode():
+            dense, words, vectors, _ = self._read([query])
+            found = []
+            for start in range(0, len(texts), BATCH):
+                theirs, weights, others, there = self._read(texts[start : start + BATCH])
+                likeness = torch.einsum("in,pjn->pij", vectors[0], others).masked_fill(~there[:, None, :], -torch.inf)
+                found.append(torch.stack([theirs @ dense[0], weights @ words[0], likeness.max(-1).values.mean(-1)]))
+            return dict(zip(WEIGHTS, torch.cat(found, 1).cpu().numpy(), strict=True))
+
+    def _read(self, texts: Sequence[str]) -> tuple[Any, Any, Any, Any]:
+        """Of n texts: vectors (n, d), weights of words (n, vocabulary), vectors of tokens but the first (n, t, d) and
+        which of these are no padding (n, t).
+        """
+        import torch
+        from torch.nn.functional import normalize
+
+        how: dict[str, Any] = {"padding": True, "truncation": True, "max_length": self._longest}
+        batch = self._tokenizer(list(texts), return_tensors="pt", **how).to(self._device)
+        hidden = self._model(**batch).last_hidden_state
+        words = torch.zeros(len(texts), self._model.config.vocab_size, device=self._device)
+        words = words.scatter_reduce(1, batch["input_ids"], torch.relu(self._sparse(hidden)).squeeze(-1), "amax")
+        words[:, [one for name in UNWORDED if (one := getattr(self._tokenizer, name)) is not None]] = 0
+        there = batch["attention_mask"][:, 1:].bool()
+        return normalize(hidden[:, 0], dim=-1), words, normalize(self._colbert(hidden[:, 1:]), dim=-1), there
+
+
+def linear_of(path: Path, width: int) -> Any:
+    """The linear layer over `width` numbers that torch saved. The pickle in its archive is not run: it is searched for
+    the kind of its numbers, which lie beside it, weight first. Raises ConfigError for anything else.
+    """
+    import torch
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            sizes = {info.filename: info.file_size for info in archive.infolist()}
+            if sum(sizes.values()) > _MOST:
+                raise ValueError
+            told = archive.read(next(name for name in sizes if name.endswith("/data.pkl")))
+            kind = getattr(torch, next(number for storage, number in _NUMBERS.items() if storage in told))
+            names = sorted(name for name in sizes if re.search(r"/data/\d+$", name))
+            weight, bias = (torch.frombuffer(bytearray(archive.read(name)), dtype=kind).float() for name in names)
+        layer = torch.nn.Linear(width, len(bias))
+        layer.load_state_dict({"weight": weight.reshape(len(bias), width), "bias": bias})
+    except (OSError, zipfile.BadZipFile, StopIteration, ValueError, RuntimeError):
+        raise ConfigError(f"{path} holds no linear layer over {width} numbers; copy the model's folder again") from None
+    return layer.eval()

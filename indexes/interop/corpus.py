@@ -1,0 +1,29 @@
+"""`steprag index export`: an index folder's passages as FlashRAG's corpus file, in the order of its FAISS rows."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from indexes.folder.manifest import MEND, read_index_manifest
+from indexes.rows.passage_store import PassageStore
+from steprag.config.load import parse_arguments
+from steprag.console.progress import say
+from steprag.records.jsonl import existing, write_records
+from steprag.records.sealed import check_files
+from steprag.records.spellings import as_document
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="steprag index export", description="Passages of an index folder with `contents`, as FlashRAG reads them."
+    )
+    parser.add_argument("index", metavar="INDEX", help="index folder; FlashRAG's index_path is its index.faiss")
+    parser.add_argument("--out", required=True, metavar="FILE", help="corpus file: FlashRAG's corpus_path, a .jsonl")
+    given = parse_arguments(parser, argv)
+    folder, out = existing(given.index, "index folder"), Path(given.out)
+    check_files(folder, read_index_manifest(folder).files, MEND)
+    with PassageStore(folder) as store:
+        count = write_records(out, (as_document(store.read(row)) for row in range(len(store))))
+    say(f"index export: {count} passages in {out}")
+    return 0

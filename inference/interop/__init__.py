@@ -1,0 +1,1 @@
+"""Runs of other people's tools: their files read, ours written as theirs."""
