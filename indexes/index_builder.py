@@ -120,7 +120,7 @@ def _titles(corpus: Path) -> Titles:
     row = next((row for _, row in rows_of(corpus)), None)
     contents = row.get("contents") if isinstance(row, dict) else None
     if not isinstance(contents, str):
-        return "none"
+        return "omitted"
     return "quoted" if contents.lstrip().startswith('"') else "plain"
 
 

@@ -42,7 +42,7 @@ NEARER = 0.002
 """By how much another sampled row may be nearer to a passage than its own: what rounding makes of near duplicates."""
 FOUND = 0.9
 """Share of sampled passages that a compressed index must find among their own ten best."""
-SPELLINGS: dict[str, Titles] = {"quoted": "quoted", "plain": "plain", "left out": "none"}
+SPELLINGS: dict[str, Titles] = {"quoted": "quoted", "plain": "plain", "left out": "omitted"}
 """How other programs write a passage's title, by the word for it in a manifest."""
 _PART = re.compile(r"(?P<whole>.*?)(?P<mark>[._-]?part[._-]?)(?P<number>[a-z]{2}|\d{1,4})", re.IGNORECASE)
 """Name of a part of a file that was split, as the hub's large indexes are: `e5_Flat.index.part.00`, `part_aa`."""

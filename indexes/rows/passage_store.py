@@ -51,13 +51,13 @@ _BLOCK = 1 << 17
 _MEND = "build the index again"
 
 
-Titles = Literal["plain", "quoted", "none"]
+Titles = Literal["plain", "quoted", "omitted"]
 """How the encoder reads a passage's title: FlashRAG's corpora have it in quotation marks, and others leave it out."""
 
 
 def passage_text(passage: Passage, titles: Titles = "plain") -> str:
     """What the encoder reads of a passage: title, newline, text."""
-    if not passage.title or titles == "none":
+    if not passage.title or titles == "omitted":
         return passage.text
     return f'"{passage.title}"\n{passage.text}' if titles == "quoted" else f"{passage.title}\n{passage.text}"
 
