@@ -12,6 +12,7 @@ from indexes.encoding.embed import Dtype
 from indexes.encoding.encoders import EMBEDDED, NO_ENCODER, NONE, EncoderSpec, Overrides, find_encoder, read_spec
 from indexes.encoding.runtimes import Backend
 from indexes.retrieval.folder_retriever import MAX_BATCH
+from indexes.rows.passage_store import Titles
 from indexes.vectors.index_types import AnnConfig, TypeName
 from steprag.config.load import StageConfig
 from steprag.config.sections import Positive, RetrieverConfig, Section
@@ -34,6 +35,7 @@ class IndexConfig(StageConfig):
     query_prefix: str | None = Field(None, description="words before every query; none: as the model says")
     passage_prefix: str | None = Field(None, description="words before every passage; none: as the model says")
     pooling: str | None = Field(None, description="cls, mean, lasttoken, …; none: as the model says")
+    titles: Titles = Field("plain", description="how the encoder reads a passage's title; quoted: as FlashRAG has it")
     normalise: bool | None = Field(None, description="vectors of length 1; none: as the model says")
     device: str = Field("auto", description="where passages are encoded: cpu, cuda, cuda:0,cuda:1 (one process each)")
     processes: Positive = Field(1, description="processes that encode on each of these devices")

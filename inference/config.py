@@ -86,7 +86,9 @@ def config_of(
 def _tell(policy: PolicyConfig, *, chosen: bool) -> None:
     """Says which model answers. `chosen`: nobody named it."""
     name = f"{policy.model} with adapter {policy.adapter}" if policy.adapter else policy.model
-    where = f" at {policy.base_url[:200]}" if policy.base_url else ""
+    where = (
+        f" at {policy.base_url[:200]}" if policy.base_url else f" by {policy.engine}" * (policy.engine != "llamacpp")
+    )
     say(f"model: {name}{where}{', as none is named; --model names another, --adapter none leaves it' * chosen}")
 
 

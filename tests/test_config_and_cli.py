@@ -339,14 +339,15 @@ def test_a_noun_alone_shows_its_commands_and_old_words_still_work(
             assert capsys.readouterr().out.startswith(f"usage: steprag {new} ")
 
 
-@pytest.mark.parametrize(("command", "words"), [("inference.py", "infer"), ("-m data_generation", "generate")])
+@pytest.mark.parametrize(("command", "words"), [
+    ("inference.py", "infer"), ("-m data_generation", "generate"), ("data_generation.py", "generate"),
+])  # fmt: skip
 def test_the_published_command_lines_are_commands_of_ours(command: str, words: str) -> None:
     line = [sys.executable, *command.split(), "--help"]
     ended = subprocess.run(line, capture_output=True, text=True, check=True, cwd=ROOT)
     assert ended.stdout.startswith(f"usage: steprag {words} [options]")
-    assert importlib.import_module("inference").__file__ == str(ROOT / "inference/__init__.py"), (
-        "not the file beside it"
-    )
+    for name in ("inference", "data_generation"):
+        assert importlib.import_module(name).__file__ == str(ROOT / name / "__init__.py"), "not the file beside it"
     assert "py-modules" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 

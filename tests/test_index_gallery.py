@@ -257,7 +257,8 @@ def test_layers_in_folders_of_any_name_are_fetched_loaded_and_hashed_alone(
     wanted = SentenceTransformer(str(whole), device="cpu").encode(["iron"], normalize_embeddings=True)
     assert np.allclose(Encoder(whole, spec).encode_passages(["iron"]), wanted, atol=1e-5)
     asked: list[str] = []
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda hub, allow_patterns: asked.extend(allow_patterns))
+    snapshot = "huggingface_hub.snapshot_download"
+    monkeypatch.setattr(snapshot, lambda _, allow_patterns, **__: asked.extend(allow_patterns))
     with pytest.raises(TypeError):  # this hub gives no folder
         find_encoder("NovaSearch/stella")
     files = [str(file.relative_to(whole)) for file in whole.rglob("*") if file.suffix in (".json", ".safetensors")]

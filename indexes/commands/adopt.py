@@ -11,7 +11,6 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import POOLINGS, EncoderSpec, describe
 from indexes.folder.manifest import INDEX, CorpusFacts, IndexFacts, identity
 from indexes.folder.sealing import Begun, Built, building, link, seal, shown
-from indexes.rows.passage_store import PassageStore, passage_text
+from indexes.rows.passage_store import PassageStore, Titles, passage_text
 from indexes.vectors.adopted import L2, ids_are_rows, keeps_vectors, stored_vectors
 from indexes.vectors.index_types import ADOPTED, read_faiss
 from steprag.config.load import add_options, config_from, parse_arguments
@@ -43,12 +42,8 @@ NEARER = 0.002
 """By how much another sampled row may be nearer to a passage than its own: what rounding makes of near duplicates."""
 FOUND = 0.9
 """Share of sampled passages that a compressed index must find among their own ten best."""
-SPELLINGS: dict[str, Callable[[Passage], str]] = {
-    "quoted": lambda passage: passage_text(replace(passage, title=f'"{passage.title}"' if passage.title else "")),
-    "plain": passage_text,
-    "left out": lambda passage: passage.text,
-}
-"""How other programs write a passage's title; FlashRAG's corpora have it in quotation marks."""
+SPELLINGS: dict[str, Titles] = {"quoted": "quoted", "plain": "plain", "left out": "omitted"}
+"""How other programs write a passage's title, by the word for it in a manifest."""
 _PART = re.compile(r"(?P<whole>.*?)(?P<mark>[._-]?part[._-]?)(?P<number>[a-z]{2}|\d{1,4})", re.IGNORECASE)
 """Name of a part of a file that was split, as the hub's large indexes are: `e5_Flat.index.part.00`, `part_aa`."""
 
@@ -187,8 +182,8 @@ def _remedy(sample: _Sample, folder: Path, spec: EncoderSpec) -> str:
 
 def _agreement(sample: _Sample, encoder: Encoder) -> tuple[bool, float, str, str]:
     """Of the best spelling of titles: whether enough rows agree, their share, what is wrong, and its name."""
-    tried = [(*_compared(sample, encoder.encode_passages([spelt(passage) for passage in sample.passages])), name)
-             for name, spelt in SPELLINGS.items()]  # fmt: skip
+    texts = {name: [passage_text(each, titles) for each in sample.passages] for name, titles in SPELLINGS.items()}
+    tried = [(*_compared(sample, encoder.encode_passages(spelt)), name) for name, spelt in texts.items()]
     return max(tried, key=lambda each: each[:2])
 
 

@@ -70,7 +70,7 @@ FRESH = "fresh"
 """While an index is updated: the folder of the passages that are encoded."""
 QUERIES = 500
 """Questions that are measured at most."""
-PLAIN = {"dtype": "float32", "backend": "torch"}
+PLAIN = {"dtype": "float32", "backend": "torch", "titles": "plain"}
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,7 @@ def _build(
     giver = out if older else existing(vectors_from, "index folder") if vectors_from else None
     state = {key: order.wanted[key] for key in ("corpus", "encoder")}
     state |= config.model_dump(include={"dtype", "backend", "batch_tokens", "shard_rows", "max_skipped"})
+    state |= _arithmetic(config)
     begun = Begun()
     updated = older is not None and older.identity.get("corpus") != order.wanted["corpus"]
     if older and updated:
@@ -170,8 +171,8 @@ def _order(corpus: str, config: IndexConfig, out: Path) -> _Order:
 
 
 def _arithmetic(config: IndexConfig) -> dict[str, str]:
-    """What made the vectors, where it was not PyTorch in float32: part of what an index is."""
-    made = {"dtype": config.dtype, "backend": config.backend}
+    """What made the vectors, where it was not PyTorch in float32 of plain titles: part of what an index is."""
+    made = {key: str(getattr(config, key)) for key in PLAIN}
     return {key: value for key, value in made.items() if value != PLAIN[key]}
 
 
@@ -207,7 +208,7 @@ def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], 
     for key, plain in PLAIN.items():
         here, asked = (facts["parameters"].get(key, plain) for facts in (manifest.identity["index"], wanted["index"]))
         if here != asked:
-            raise ConfigError(f"{folder} holds vectors encoded in {here}; {remedy}")
+            raise ConfigError(f"{folder} holds vectors encoded in {here}{' titles' * (key == 'titles')}; {remedy}")
 
 
 def _taken_in(order: _Order, folder: Path, older: Path | None) -> Intake:
@@ -220,7 +221,7 @@ def _taken_in(order: _Order, folder: Path, older: Path | None) -> Intake:
         write_json(folder / INTAKE, dataclasses.asdict(taken))
     if order.spec.dense:
         check_type(config.type, taken.rows, order.spec.dimension, config.ann)
-        how = config.shard_rows, config.batch_tokens, config.dtype, config.backend
+        how = config.shard_rows, config.batch_tokens, config.dtype, config.backend, config.titles
         work = Work(folder, order.encoder_folder, order.spec, taken.rows, *how)
         if older and (older / VECTORS).is_file():
             _carry_over(older, work, config)

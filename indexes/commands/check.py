@@ -60,7 +60,7 @@ def _encoded_again(folder: Path, manifest: IndexManifest, sample: int) -> float:
     """The lowest cosine between stored vectors and those that the encoder gives now."""
     rows = np.sort(np.random.default_rng().permutation(manifest.corpus.rows)[:sample])
     with PassageStore(folder) as store:
-        texts = store.texts(rows.tolist())
+        texts = store.texts(rows.tolist(), manifest.config.get("titles", "plain"))
     fresh = Encoder(encoder_here(manifest.encoder, manifest.config), manifest.encoder).encode_passages(texts)
     stored = VectorFile(folder / VECTORS, manifest.corpus.rows, manifest.encoder.dimension).take(rows)
     lengths = np.linalg.norm(fresh, axis=1) * np.linalg.norm(stored, axis=1)

@@ -26,7 +26,7 @@ import numpy as np
 from indexes.encoding.embed import Dtype, Encoder, Tokens
 from indexes.encoding.encoders import EncoderSpec, describe
 from indexes.encoding.runtimes import Backend
-from indexes.rows.passage_store import PassageStore
+from indexes.rows.passage_store import PassageStore, Titles
 from indexes.rows.vector_file import MARKS, VECTORS, VectorFile
 from steprag.batch.ray_cluster import check_ray, cluster, own_error
 from steprag.console.progress import Progress, say
@@ -51,6 +51,7 @@ class Work:
     batch_tokens: int | None
     dtype: Dtype
     backend: Backend = "torch"
+    titles: Titles = "plain"
 
     def range(self, shard: int) -> tuple[int, int]:
         """The shard's rows: the first, and the one after the last."""
@@ -118,7 +119,7 @@ class _Encoding:
 
     def prepared(self, shard: int) -> tuple[list[str], Tokens | None]:
         """A shard's texts and their tokens."""
-        texts = self.store.texts(range(*self._work.range(shard)))
+        texts = self.store.texts(range(*self._work.range(shard)), self._work.titles)
         return texts, self._encoder.tokenise(texts)
 
     def encode(
@@ -241,7 +242,8 @@ def _on_ray(slots: int, work: Work, shards: list[int], devices: list[str], progr
         try:
             pool: Any = ActorPool(actors * AHEAD)
             for shard, found in pool.map_unordered(
-                lambda actor, shard: actor.encode.remote(shard, store.texts(range(*work.range(shard)))), shards
+                lambda actor, shard: actor.encode.remote(shard, store.texts(range(*work.range(shard)), work.titles)),
+                shards,
             ):
                 progress.advance(len(found))
                 yield _kept(work, vectors, shard, found)

@@ -8,6 +8,7 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -50,9 +51,15 @@ _BLOCK = 1 << 17
 _MEND = "build the index again"
 
 
-def passage_text(passage: Passage) -> str:
+Titles = Literal["plain", "quoted", "omitted"]
+"""How the encoder reads a passage's title: FlashRAG's corpora have it in quotation marks, and others leave it out."""
+
+
+def passage_text(passage: Passage, titles: Titles = "plain") -> str:
     """What the encoder reads of a passage: title, newline, text."""
-    return f"{passage.title}\n{passage.text}" if passage.title else passage.text
+    if not passage.title or titles == "omitted":
+        return passage.text
+    return f'"{passage.title}"\n{passage.text}' if titles == "quoted" else f"{passage.title}\n{passage.text}"
 
 
 def write_passages(folder: Path, passages: Iterable[Passage]) -> int:
@@ -130,9 +137,9 @@ class PassageStore(AbstractContextManager["PassageStore"]):
         except (NotJson, LookupError, TypeError):
             raise DataError(self._path, "the row is not a passage", line=row + 1, remedy=_MEND) from None
 
-    def texts(self, rows: Iterable[int]) -> list[str]:
+    def texts(self, rows: Iterable[int], titles: Titles = "plain") -> list[str]:
         """What the encoder reads of these rows."""
-        return [passage_text(self.read(row)) for row in rows]
+        return [passage_text(self.read(row), titles) for row in rows]
 
     def close(self) -> None:
         """Closes the passages' file; a second call does nothing."""

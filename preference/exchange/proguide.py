@@ -27,9 +27,11 @@ from preference.pairs_folder import add_push_option, made_folder, push_if_asked
 from steprag.agent.grammars import PROGUIDE
 from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.profiles import PromptProfile, load_profile
-from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.batch.datasets import HUB
+from steprag.config.load import RUNS, add_options, config_from, parse_arguments
 from steprag.console.progress import say
-from steprag.errors import DataError, quoted
+from steprag.engines.pretrained import fetched
+from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.jsonl import dump_line, existing, file_hash, line_hash, read_value, written_whole
 from steprag.records.packed import line_bytes
 from steprag.records.training_rows import Pair
@@ -63,16 +65,30 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="steprag pairs import", description="A published RAG_ProGuide.json to canonical pairs and their prompts."
     )
-    parser.add_argument("file", metavar="RAG_ProGuide.json", help="JSON array of ten-field rows")
-    parser.add_argument("--out", required=True, metavar="DIR", help="pairs folder; also gets rag_proguide.yaml")
+    parser.add_argument("file", metavar="FILE", help="RAG_ProGuide.json, an array of ten-field rows; or hub:OWNER/NAME")
+    parser.add_argument("--out", metavar="DIR", help="pairs folder; also gets rag_proguide.yaml [runs/pairs-FILE]")
     add_overwrite_option(parser)
     add_push_option(parser)
     add_options(parser, FolderConfig)
     given = parse_arguments(parser, argv)
-    file = existing(given.file, "RAG_ProGuide file")
-    import_file(config_from(FolderConfig, given), file, Path(given.out), given.overwrite)
-    push_if_asked(given, Path(given.out))
+    file = existing(_of_hub(given.file) if given.file.startswith(HUB) else given.file, "RAG_ProGuide file")
+    out = Path(given.out or f"{RUNS}/pairs-{file.stem}")
+    import_file(config_from(FolderConfig, given), file, out, given.overwrite)
+    push_if_asked(given, out)
     return 0
+
+
+def _of_hub(named: str) -> Path:
+    """The JSON file of the data set `hub:OWNER/NAME`, fetched unless it is on this machine; of several the one that is
+    called as the data set. Raises ConfigError.
+    """
+    name = named.removeprefix(HUB)
+    folder = fetched(name, ["*.json"], "data set", "dataset")
+    files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.json"))}
+    if found := files.get(f"{name.rpartition('/')[2]}.json") or (len(files) == 1 and next(iter(files.values()))):
+        return found
+    held = ", ".join([*files][:8]) or "none"
+    raise ConfigError(f"{named}: no one JSON file of pairs; it has {held} (give one of these in {folder})")
 
 
 def import_file(config: FolderConfig, path: Path, out: Path, overwrite: bool | None = None) -> None:

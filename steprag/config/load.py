@@ -30,8 +30,10 @@ INDEX = "index"
 """The key of a recipe, and the option, that name what is searched."""
 RUNS = "runs"
 """Where commands make the folders that nobody named, and look for an index."""
+INDEXES = "indexes"
+"""Where FlashRAG's commands put an index, and those of ours look too."""
 PASSAGES = "passages.jsonl"
-NEWEST = f"the recipe's, else the newest under {RUNS}"
+NEWEST = f"the recipe's, else the newest under {RUNS} or {INDEXES}"
 RECIPES = Path(__file__).parents[2] / "configs"
 CONFIGS = (
     "indexes.config:IndexConfig",
@@ -217,17 +219,18 @@ def index_of(arguments: argparse.Namespace, *, newest: bool = True) -> str:
         where = arguments.config if arguments.index is None else "--index"
         raise ConfigError(f"{where}: index names a folder, a URL or a file, not {quoted(named)}")
     if newest and (found := _newest_index()):
-        say(f"index: {found}, the newest under {RUNS}; --index names another")
+        say(f"index: {found}, the newest under {RUNS} or {INDEXES}; --index names another")
         return found
     raise ConfigError(
-        f"there is no index under {RUNS}: give --index, or a recipe (--config FILE) with the key index; scripts/"
-        "quickstart.sh builds runs/demo/index"
+        f"there is no index under {RUNS} or {INDEXES}: give --index, or a recipe (--config FILE) with the key index; "
+        "scripts/quickstart.sh builds runs/demo/index"
     )
 
 
 def _newest_index() -> str | None:
-    """The index folder in `RUNS`, or in a folder of it, that was finished last."""
-    manifests = [file for depth in ("*", "*/*") for file in Path(RUNS).glob(f"{depth}/manifest.json")]
+    """The index folder in `RUNS` or `INDEXES`, or in a folder of these, that was finished last."""
+    places = [Path(top).glob(f"{depth}/manifest.json") for top in (RUNS, INDEXES) for depth in ("*", "*/*")]
+    manifests = [file for found in places for file in found]
     for file in sorted(manifests, key=lambda one: one.stat().st_mtime, reverse=True):
         if file.with_name(PASSAGES).is_file() and read_json(file).get("stage") == INDEX:
             return str(file.parent)
@@ -249,14 +252,18 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     parser.usage, known = short_usage(parser), [*_options(parser)]
     show_help(parser, argv)
     arguments, rest = parser.parse_known_args([meant(word, known) for word in argv])
-    if rest:
+    if rest not in ([], ["--"]):  # the last word of ReasonRAG's own command line
         name = rest[0].split("=")[0]
         if several := options_meant(name, known) if name.startswith("--") else []:
             raise ConfigError(f"{parser.prog}: {name} may be {' or '.join(several)}; name its section")
         short = [f"--{one.rpartition('.')[2]}" for one in known if one.count(".") == 1]
         raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, [*known, *short])}")
+    word = parser.prog.partition(" ")[2].partition(" ")[0]
     if getattr(arguments, "config", None):
-        arguments.config = _recipe(arguments.config, parser.prog.partition(" ")[2].partition(" ")[0])
+        arguments.config = _recipe(arguments.config, word)
+    elif word in _KIND and (found := _recipe_of_model(options_from(arguments), _KIND[word])):
+        say(f"recipe: {found}, which is that of --model; --config names another")
+        arguments.config = str(found)
     return arguments
 
 
@@ -281,6 +288,15 @@ def _recipe(named: str, word: str) -> str:
         told = nearest(named, [file.stem for file in recipes])
         raise ConfigError(f"--config {quoted(named)}: no such file, and no recipe of that name{told}")
     return str(found[0])
+
+
+def _recipe_of_model(given: Mapping[str, Any], kind: str) -> Path | None:
+    """The stage's recipe that bears the name of the model which options name alone, and that is for it."""
+    name = given.get("policy.model")
+    file = RECIPES / kind / f"{name}.yaml"
+    if not name or {"policy.engine", "policy.base_url"} & {*given} or "/" in name or not os.path.isfile(file):
+        return None
+    return file if read_yaml(file).get("policy", {}).get("model") == name else None
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from steprag.errors import quoted
 from steprag.net.hosts import checked_url
+from steprag.records.jsonl import read_json
 
 Positive = Annotated[int, Field(ge=1)]
 REMOTE = ("openai", "sglang")
 """Engines that are never started here, only asked."""
+OPENAI_S_OWN = re.compile(r"(chat)?gpt-\d[\w.-]*|o\d(-[\w.-]+)?")
+"""How OpenAI's models are called; its open weights have other names."""
+ON_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+EMBEDDED = "smollm2-135m-instruct"
 VLLM_ARGS = frozenset({
     "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "enable-expert-parallel",
     "gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens", "dtype", "quantization", "kv-cache-dtype",
@@ -64,16 +73,38 @@ class RateConfig(Section):
     tokens: Positive | None = Field(default=None, description="prompt and completion tokens a minute at most")
 
 
+def engine_of(model: str) -> str | None:
+    """What serves a model of that name where nobody says it: OpenAI its own; vLLM, or transformers where there is no
+    vLLM, a Hugging Face folder or hub id, whose weights llama.cpp does not read. None: the default.
+    """
+    folder = Path(model)
+    here = os.path.exists(model)  # a name may be too long for a path
+    if here and (folder / "adapter_config.json").is_file():
+        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
+        return None if not base or EMBEDDED in str(base).lower() else engine_of(str(base))
+    if not here and OPENAI_S_OWN.fullmatch(model):
+        return "openai"
+    if (folder / "config.json").is_file() if here else ON_HUB.fullmatch(model):
+        places = (
+            os.environ.get("STEPRAG_VLLM"),
+            shutil.which("vllm"),
+            Path(__file__).parents[2] / ".venv-vllm/bin/vllm",
+        )
+        return "vllm" if any(place and Path(place).is_file() for place in places) else "transformers"
+    return None
+
+
 class PolicyConfig(Section):
     """The model that writes steps: what serves it, how it samples, what it costs."""
 
     engine: Literal["openai", "vllm", "sglang", "llamacpp", "transformers"] = Field(
-        default="llamacpp", description="what serves the model; openai stands for any compatible endpoint"
+        default="llamacpp",
+        description="what serves the model, unless its name says it; openai stands for any compatible endpoint",
     )
-    model: str = Field(default="smollm2-135m-instruct", description="embedded name, path, hub id, or the served name")
+    model: str = Field(default=EMBEDDED, description="embedded name, path, hub id, or the served name")
     adapter: str | None = Field(
         default=None,
-        description="LoRA adapter on a model that is started here: a folder, or a shipped one",
+        description="LoRA adapter on a model that is started here: a folder, a hub id, or a shipped one",
     )
     base_url: str | None = Field(
         default=None, description="endpoint that runs already; without it the engine is started"
@@ -132,6 +163,14 @@ class PolicyConfig(Section):
         """Manifests of earlier versions name a key that is gone; where it was not set it says nothing."""
         gone = isinstance(given, dict) and given.get("replica_header", "") is None
         return {key: value for key, value in given.items() if key != "replica_header"} if gone else given
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_by_its_model(cls, given: Any) -> Any:
+        """Where a model is named and no engine, endpoint or GGUF file, its name says what can serve it."""
+        if not isinstance(given, dict) or not isinstance(given.get("model"), str) or {"engine", "base_url"} & {*given}:
+            return given
+        return given | ({"engine": found} if (found := engine_of(given["model"])) else {})
 
     @model_validator(mode="after")
     def _engine_fits(self) -> Self:

@@ -12,6 +12,8 @@ OPTION = "config:"
 """Before the dotted key, where argparse keeps the value of an option that sets one."""
 BESIDE = ("--judge.", "--rewriter.", "--student.")
 """Models beside the policy: a key without its section means the policy's, or another section's, before theirs."""
+ELSEWHERE = {"max_iter": "episode.depth", "retrieval_top_k": "episode.top_k"}
+"""Options of ReasonRAG's `inference.py`, and what they are called here."""
 ALWAYS = ("model", "base_url", "limit", "usd")
 """Keys that the short help shows of every command that has them."""
 HELP: dict[str, tuple[str, tuple[str, str]]] = {
@@ -53,7 +55,7 @@ HELP: dict[str, tuple[str, tuple[str, str]]] = {
         "--trees runs/generate-atlas", "--trees runs/one runs/two --out runs/pairs --pairs.margin 0.2")),
     "pairs export": ("", ("--pairs runs/pairs --format llamafactory openai",
                           "--trees runs/generate-atlas --corpus runs/index --format embedding")),
-    "pairs import": ("", ("RAG_ProGuide.json --out runs/guide", "RAG_ProGuide.json --out runs/guide --overwrite")),
+    "pairs import": ("", ("hub:reasonrag/RAG_ProGuide", "RAG_ProGuide.json --out runs/guide --overwrite")),
     "pairs leakage": ("", ("--pairs runs/pairs --against steprag/atlas/test.jsonl",
                            "--pairs runs/pairs --against hub:openai/openai_humaneval::test --json")),
     "train": ("pairs questions index out config stage model adapter learning_rate epochs max_steps", (
@@ -92,6 +94,7 @@ def shape_of(kind: Any) -> str:
 def options_meant(name: str, known: Sequence[str]) -> list[str]:
     """The options that an option as typed may mean: dashes are underlines, and a section may be left out."""
     key = name[2:].replace("-", "_")
+    key = ELSEWHERE.get(key, key)
     if f"--{key}" in known:
         return [f"--{key}"]
     found = [one for one in known if one.endswith(f".{key}") and one.count(".") == key.count(".") + 1]

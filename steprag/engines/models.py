@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from steprag.engines.headers import check_tensors
-from steprag.engines.pretrained import HUB_ID
+from steprag.engines.pretrained import HUB_ID, fetched
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json
 from steprag.records.sealed import check_model
@@ -28,6 +28,8 @@ SHIPPED = {"atlas-agent": "agent", "atlas-warmstart": "warmstart", "atlas-stack"
 """Adapters of the embedded model that are shipped, the best first, and their folders in ATLAS; the last one for profile
 stack."""
 
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors", "generation_config.json")
+"""The files of a PEFT adapter."""
 _GGUF_BYTES = 98_362_432
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _ENCODER_BYTES = 90_868_376
@@ -160,7 +162,7 @@ def resolve_model(model: str | Path, adapter: str | Path | None = None) -> Model
     shipped adapters. Raises ConfigError with a remedy if something is missing, unsafe (pickled weights) or made for
     another base.
     """
-    path, adapter = _named(model), _named(adapter) if adapter else None
+    path, adapter = _named(model), _adapter_here(adapter) if adapter else None
     if (path / "adapter_config.json").is_file():
         if adapter is not None:
             raise ConfigError(f"{path} is an adapter already; give its base as the model or leave --adapter out")
@@ -169,6 +171,12 @@ def resolve_model(model: str | Path, adapter: str | Path | None = None) -> Model
     if adapter is None:
         return files
     return ModelFiles(files.name, files.gguf, files.hf, files.hub, _adapter(adapter, files))
+
+
+def _adapter_here(adapter: str | Path) -> Path:
+    """The file or folder of an adapter; of a hub id the folder that is fetched, unless it is on this machine."""
+    path = _named(adapter)
+    return path if path.exists() or not HUB_ID.fullmatch(str(adapter)) else fetched(str(adapter), ADAPTER, "adapter")
 
 
 def adapter_config(folder: Path) -> dict[str, Any]:

@@ -165,8 +165,9 @@ def _shortened(text: str, most: int = 300) -> str:
     return f"{sentences}." if stop else f"{line[:most].rpartition(' ')[0]} …"
 
 
-def fetched(hub: str, files: Sequence[str], what: str) -> Path:
-    """The folder of `files` (patterns) of `hub`, fetched unless it is on this machine; its name is the commit.
+def fetched(hub: str, files: Sequence[str], what: str, kind: str = "model") -> Path:
+    """The folder of `files` (patterns) of `hub`, fetched unless it is on this machine; its name is the commit. `kind`
+    of the repository: model or dataset.
 
     Raises ConfigError, which names `what`, if it is neither here nor on the hub.
     """
@@ -174,4 +175,4 @@ def fetched(hub: str, files: Sequence[str], what: str) -> Path:
 
     problem = f"{what} {quoted(hub)}: not on this machine and not fetched"
     with asking_the_hub(problem, "download it elsewhere and give its folder"):
-        return Path(snapshot_download(hub, allow_patterns=list(files)))
+        return Path(snapshot_download(hub, repo_type=kind, allow_patterns=list(files)))

@@ -1,0 +1,514 @@
+"""What the three published projects describe, line by line, and what shows that it runs here: `docs/seeds.md` is made
+of these rows (`STEPRAG_ACCEPT=1 python -m tests.test_seeds`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+import indexes.index_builder
+from steprag.agent.profiles import PROFILES, load_profile
+from steprag.cli import COMMANDS, main
+from steprag.config.sections import PolicyConfig, engine_of
+from steprag.console.terminal import guarded
+from steprag.engines.launch import EngineSpec, command
+from steprag.records.jsonl import read_records
+from steprag.records.training_rows import Pair
+from steprag.runs.run import read_manifest
+from steprag.types import Prediction
+from tests.fakes import QUESTION, WORLD, chat_reply, serve
+from tests.indexing import write_corpus
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "seeds.md"
+MERGED = False
+"""Whether what the rows marked `later` name is here: one edit, then the page is made again."""
+
+
+def helped(words: str, pattern: str) -> Callable[[], bool]:
+    """Whether the full help of a command says so."""
+
+    def found() -> bool:
+        said = StringIO()
+        with redirect_stdout(said), suppress(SystemExit):
+            main([*words.split(), "--help-all"])
+        return re.search(pattern, said.getvalue()) is not None
+
+    return found
+
+
+def has_test(files: str, *words: str) -> Callable[[], bool]:
+    """Whether these files have a test whose name has all the words."""
+
+    def found() -> bool:
+        text = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").glob(files))
+        return any(all(word in name for word in words) for name in re.findall(r"def (test_\w+)", text))
+
+    return found
+
+
+def said(folder: str, text: str, *, absent: bool = False) -> Callable[[], bool]:
+    """Whether a module of the folder says the text, or none does."""
+    return lambda: any(text in path.read_text() for path in (ROOT / folder).rglob("*.py")) is not absent
+
+
+def extra(name: str, package: str) -> Callable[[], bool]:
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    return lambda: any(each.startswith(package) for each in listed.get(name, []))
+
+
+@dataclass(frozen=True)
+class SeedLine:
+    """`line`: what is typed or promised, shortened. `here`: what it is called here. `proof`: tests that show it, as
+    `file::test`, or a look at what stands (rows marked `later`, until their tests are named).
+    """
+
+    line: str
+    here: str
+    proof: str | Callable[[], bool]
+    later: bool = False
+
+
+HERE = "test_seeds"
+SEEDS = {
+    "ReasonRAG": (
+        SeedLine("python inference.py --dataset_name hotpotqa --model X --", "the same line; `steprag infer`",
+                 f"{HERE}::test_reasonrag_s_inference_line_is_typed_as_it_stands"),
+        SeedLine("python data_generation.py --dataset_name popqa --model gpt-4o", "the same line; `steprag generate`",
+                 f"{HERE}::test_reasonrag_s_generation_lines_are_typed_as_they_stand"),
+        SeedLine("python -m flashrag.retriever.index_builder …", "`python -m indexes.index_builder …`",
+                 f"{HERE}::test_flashrag_s_builder_gives_the_vectors_of_its_arithmetic"),
+        SeedLine("download RAG_ProGuide", "`steprag pairs import hub:reasonrag/RAG_ProGuide`",
+                 f"{HERE}::test_the_published_pairs_come_from_the_hub_with_the_prompts_that_are_shipped"),
+        SeedLine("the published checkpoint", "`--config reasonrag`",
+                 f"{HERE}::test_the_published_checkpoint_is_asked_with_its_own_prompts"),
+        SeedLine("the published LoRA adapter", "`--config reasonrag-lora`",
+                 f"{HERE}::test_the_published_adapter_is_served_from_the_hub"),
+        SeedLine("HotpotQA, 2Wiki, PopQA, MuSiQue, Bamboogle", "`--dataset_name`",
+                 "test_datasets::test_a_named_set_comes_from_the_hub_and_is_kept"),
+        SeedLine("Wikipedia's dump as a corpus", "`index build --corpus *.xml.bz2`",
+                 "test_index_corpora::test_a_wikipedia_dump_becomes_passages_of_100_words"),
+        SeedLine("an index that FlashRAG built", "`index adopt`",
+                 "test_index_adopt::test_a_faiss_file_is_adopted_and_searched"),
+        SeedLine("MCTS of 64 rollouts, GPT-4o as judge", "`--config reasonrag` of `generate`",
+                 "test_search::test_the_published_preset_repeats_the_published_loop"),
+        SeedLine("pairs of siblings by SPRE", "`pairs --preset reasonrag`",
+                 "test_preference::test_spre_is_the_mean_over_the_answers_below_by_visits"),
+        SeedLine("llamafactory-cli train qwen_dpo.yaml", "`train --config qwen2.5-7b-dpo`",
+                 "test_llamafactory::test_run_writes_files_follows_the_log_and_takes_over_the_adapter"),
+        SeedLine("dataset_info.json for LLaMA-Factory", "`pairs export --format llamafactory`",
+                 "test_pair_formats::test_llamafactory_keeps_every_row"),
+        SeedLine("EM and F1", "`infer`", "test_metrics::test_scores_are_the_official_scripts"),
+    ),
+    "Agentic-RAG-R1": (
+        SeedLine("plan, reasoning, backtrack, summary, tool, conclusion", "`--prompt.profile stack`",
+                 "test_stack::test_it_is_played_over_http_by_search_and_inference"),
+        SeedLine("custom agent tools", "a tools file: functions, MCP",
+                 "test_tools::test_an_agent_uses_tools_and_no_call_is_made_twice"),
+        SeedLine("accuracy + format + RAG accuracy by RAGAS", "`grpo.rewards`",
+                 "test_grpo_rewards::test_a_run_is_rewarded_by_verdicts_that_are_paid_once"),
+        SeedLine("TC-RAG as rollout generator", "`--uncertainty`",
+                 "test_best_of::test_an_uncertain_answer_waits_until_what_was_read_makes_it_certain"),
+        SeedLine("MedQA: format and answers, a model as judge", "`infer --dataset_name medqa`, `score judge`",
+                 "test_datasets::test_both_agents_answer_in_medqas_form_with_every_question_in_the_denominator"),
+        SeedLine("the whole row from one script", "`bash scripts/stack_row.sh`",
+                 f"{HERE}::test_the_memory_stack_s_row_is_one_script"),
+        SeedLine("LoRA", "`train --config atlas-grpo`", "test_grpo::test_equal_runs_are_equal_and_the_reference_holds"),
+        SeedLine("ArtSearch (Elasticsearch)", "`--index elastic://HOST/INDEX`",
+                 "test_elastic::test_a_query_is_one_search_over_the_fields"),
+        SeedLine("service/chat_server.py", "`steprag serve`",
+                 "test_chat_openai::test_the_openai_package_reads_steps_answer_sources_and_usage"),
+        SeedLine("a 32B model's memory from its config.json", "`plan train --model FOLDER`",
+                 "test_training_plan::test_a_model_is_planned_by_its_config_alone"),
+        SeedLine("GRPO on a base in 4 bits", "`--quantization nf4`",
+                 said("training", "does not sample from a base in 4 bits", absent=True), later=True),
+        SeedLine("DeepSpeed ZeRO-2 and ZeRO-3 for GRPO", "`--deepspeed`",
+                 has_test("test_training*.py", "zero"), later=True),
+        SeedLine("knowledge-graph search", "a tools file: triples", extra("graph", "pyoxigraph"), later=True),
+        SeedLine("service/chat_client.py", "`steprag chat URL`",
+                 lambda: any(one.words == "chat" for one in COMMANDS), later=True),
+        SeedLine(".env", "`--env FILE`", said("steprag", "--env"), later=True),
+    ),
+    "AGENT-RAG": (
+        SeedLine("corpus, FAISS, search", "`index build`",
+                 "test_index_types::test_every_type_finds_what_exact_search_finds"),
+        SeedLine("a notebook from index to trained agent", "[tour.ipynb](tour.ipynb)",
+                 "test_tour::test_the_blocks_of_the_tour_run_in_order_within_a_running_loop"),
+        SeedLine("checkpoints, resume", "`train` again",
+                 "test_training::test_killed_run_goes_on_to_the_same_weights"),
+        SeedLine("DuckDuckGo, 20 results to 5 by MiniLM", "`configs/web/ddgs.yaml`",
+                 "test_web::test_passages_are_ranked_by_the_encoder_of_the_local_index"),
+        SeedLine("a streaming page with trace and sources", "`steprag serve`",
+                 "test_chat::test_a_turn_is_told_step_by_step_and_equals_what_infer_predicts"),
+        SeedLine("BERTScore, ROUGE-L, BLEU, lengths", "`score evaluate`",
+                 "test_quality::test_evaluate_tells_every_figure_with_n_interval_and_definition"),
+        SeedLine("format compliance", "`score evaluate`",
+                 "test_quality::test_completions_are_counted_by_action_and_reason"),
+        SeedLine("right tags around nothing do not pay", "the default `grpo.rewards`",
+                 "test_grpo_rewards::test_a_right_bare_episode_beats_every_wrong_ornate_one"),
+        SeedLine("loss and reward curves", "`steprag view`",
+                 "test_view_api::test_curves_survive_what_training_and_kills_leave"),
+        SeedLine("<start_working_out>…<SOLUTION>", "a grammar in YAML",
+                 said("tests", "<start_working_out"), later=True),
+        SeedLine("SFT on Alpaca's rows", "`train --stage sft`", has_test("test_*.py", "alpaca"), later=True),
+        SeedLine("format: exact +3, approximate +0.5", "`grpo.rewards`", has_test("test_grpo*.py", "tier"), later=True),
+        SeedLine("keywords, connectors, a floor on ROUGE-L", "`grpo.rewards`",
+                 said("training/play", "connector"), later=True),
+        SeedLine("KL to the reference, logged always", "`metrics.jsonl`", has_test("test_grpo*.py", "kl"), later=True),
+        SeedLine("8-bit AdamW", "`--optim`", helped("train", r"--optim\b"), later=True),
+        SeedLine("TensorBoard", "an extra", extra("tensorboard", "tensorboard"), later=True),
+        SeedLine("modes chat, reasoning, search", "`serve --mode`", said("inference/chat", '"reasoning"'), later=True),
+        SeedLine("an adapter per mode", "`steprag serve`", has_test("test_chat*.py", "adapter"), later=True),
+        SeedLine("routing between talk and question", "`auto`", has_test("test_chat*.py", "talk"), later=True),
+        SeedLine("ten turns of memory", "`serve`", has_test("test_chat*.py", "ten_turns"), later=True),
+        SeedLine("POST /generate {query, mode}", "the same", said("inference/chat", '"/generate"'), later=True),
+        SeedLine("GET /api/health", "the same", said("inference/chat", '"/api/health"'), later=True),
+        SeedLine("length and token distributions", "pictures", has_test("test_*.py", "lengths", "drawn"), later=True),
+    ),
+}  # fmt: skip
+ROWS = [pytest.param(row, id=f"{seed}: {row.line}") for seed, rows in SEEDS.items() for row in rows]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_is_shown_by_a_test(row: SeedLine) -> None:
+    if row.later and not MERGED:
+        pytest.skip("not here yet")
+    if isinstance(row.proof, str):
+        file, _, name = row.proof.partition("::")
+        assert f"def {name}(" in (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8"), row.proof
+    else:
+        assert row.proof(), f"{row.line}: not here"
+
+
+def page() -> str:
+    """The rows as a page."""
+    text = (
+        "# The seeds, line by line\n\nThree published projects are what StepRAG was asked to be: ReasonRAG"
+        " (wlzhang2020/ReasonRAG), Agentic-RAG-R1\n(jiangxinke/Agentic-RAG-R1) and AGENT-RAG. A row has a line of their"
+        " documents, what it is here, and the test that shows\nit. `tests/test_seeds.py` holds the rows and makes this"
+        " page. FlashRAG's flags: [indexes.md](indexes.md#flashrags-flags).\nThe memory stack's row, with its figures:"
+        " [figures/stack-row.md](figures/stack-row.md).\n"
+    )
+    for seed, rows in SEEDS.items():
+        text += f"\n## {seed}\n\n| line | here | test |\n|---|---|---|\n"
+        for row in rows:
+            shown = row.proof.partition("::")[0] if isinstance(row.proof, str) else HERE
+            line = (
+                f"`{row.line}`"
+                if row.line.startswith(("python", "llamafactory", "POST", "GET", "<", "serv"))
+                else row.line
+            )
+            text += f"| {line} | {row.here} | {'not here yet' if row.later and not MERGED else shown} |\n"
+    return text
+
+
+def test_the_page_is_made_of_the_rows() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "STEPRAG_ACCEPT=1 python -m tests.test_seeds"
+
+
+COMMIT = "c" * 40
+
+
+def on_hub(cache: Path, kind: str, name: str, files: dict[str, bytes]) -> Path:
+    """A repository as the hub's client keeps it; gives the folder of its commit."""
+    home = cache / f"{kind}s--{name.replace('/', '--')}"
+    for file, content in {
+        "refs/main": COMMIT.encode(),
+        **{f"snapshots/{COMMIT}/{n}": c for n, c in files.items()},
+    }.items():
+        (home / file).parent.mkdir(parents=True, exist_ok=True)
+        (home / file).write_bytes(content)
+    return home / "snapshots" / COMMIT
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the hub, and no hub; commands work in a folder of their own."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def flashrag(cache: Path) -> Iterator[None]:
+    """A question of every data set at the hub, and an index of words where FlashRAG's builder puts it."""
+    row = {"id": "dev_0", "question": QUESTION, "golden_answers": ["lek"], "metadata": {}}
+    splits = {"popqa": "test", **dict.fromkeys(("hotpotqa", "2wikimultihopqa", "musique", "nq", "triviaqa"), "train")}
+    names = {"hotpotqa/dev.jsonl", *(f"{name}/{split}.jsonl" for name, split in splits.items())}
+    on_hub(cache, "dataset", "RUC-NLPIR/FlashRAG_datasets", dict.fromkeys(names, json.dumps(row).encode() + b"\n"))
+    corpus = write_corpus(Path("wiki.jsonl"), [(each.id, each.title, each.text) for each in WORLD])
+    assert indexed(f"--retrieval_method bm25 --corpus_path {corpus}") == 0
+    yield
+    assert not list(ROOT.glob("indexes/bm25"))
+
+
+def indexed(line: str) -> int:
+    return guarded(indexes.index_builder.main, line.split())
+
+
+def typed(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Runs `python FILE …` in this process as it is typed; gives the exit code."""
+    file, *words = line.split()[1:]
+    monkeypatch.setattr(sys, "argv", [file, *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / file), run_name="__main__")
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.usefixtures("flashrag")
+def test_reasonrag_s_inference_line_is_typed_as_it_stands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The endpoint alone is told by the environment, as no model of 7B is here."""
+    with serve(chat_reply()) as endpoint:
+        monkeypatch.setenv("STEPRAG_POLICY__BASE_URL", endpoint.url)
+        monkeypatch.setenv("STEPRAG_POLICY__ENGINE", "openai")
+        line = "python inference.py --dataset_name hotpotqa --model X --max_iter 8 --retrieval_top_k 3"
+        assert typed(f"{line} --", monkeypatch) == 0
+    assert [one.id for one in read_records(Path("runs/infer-hotpotqa/predictions.jsonl"), Prediction)] == [
+        "hotpotqa/dev_0"
+    ]
+    config = read_manifest(Path("runs/infer-hotpotqa"))["config"]
+    assert (config["episode"]["depth"], config["episode"]["top_k"], config["policy"]["model"]) == (8, 3, "X")
+    assert "index: indexes/bm25, the newest under runs or indexes" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("flashrag")
+@pytest.mark.parametrize("name", ["hotpotqa", "popqa", "2wikimultihopqa", "musique", "nq", "triviaqa"])
+def test_reasonrag_s_generation_lines_are_typed_as_they_stand(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that has a recipe is asked with it: its worked examples, its prices."""
+    monkeypatch.setenv("STEPRAG_SEARCH__ROLLOUTS", "2")
+    with serve(chat_reply()) as endpoint:
+        monkeypatch.setenv("STEPRAG_POLICY__BASE_URL", endpoint.url)
+        assert typed(f"python data_generation.py --dataset_name {name} --model gpt-4o", monkeypatch) == 0
+    manifest = read_manifest(Path(f"runs/generate-{name}"))
+    assert manifest["config"]["policy"]["engine"] == "openai"
+    assert (manifest["config"]["prompt"]["examples"], manifest["status"]) == (2, "done")
+    assert manifest["config"]["policy"]["price"]["prompt"]
+
+
+@pytest.mark.parametrize(("model", "engine"), [
+    ("gpt-4o", "openai"), ("chatgpt-4o-latest", "openai"), ("o3-mini", "openai"), ("gpt-oss-20b", None),
+    ("Qwen/Qwen2.5-7B-Instruct", "transformers"), ("weights", "transformers"), ("adapter", "transformers"),
+    ("ours", None), ("smollm2-135m-instruct", None), ("x.gguf", None), ("n" * 5000, None),
+])  # fmt: skip
+def test_a_model_s_name_says_what_serves_it(
+    model: str, engine: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("STEPRAG_VLLM", raising=False)
+    for folder, base in (("weights", None), ("adapter", "a/b"), ("ours", "cache/SmolLM2-135M-Instruct")):
+        file = Path(folder, "adapter_config.json" if base else "config.json")
+        file.parent.mkdir()
+        file.write_text(json.dumps({"base_model_name_or_path": base}))
+    if (ROOT / ".venv-vllm").exists():
+        pytest.skip("vLLM is in this checkout")
+    assert engine_of(model) == engine
+    assert PolicyConfig(model=model).engine == (engine or "llamacpp")
+    Path("vllm").touch()
+    monkeypatch.setenv("STEPRAG_VLLM", "vllm")
+    assert engine_of(model) == ("vllm" if engine == "transformers" else engine)
+    assert PolicyConfig(model=model, base_url="http://127.0.0.1:1/v1").engine == "llamacpp"
+
+
+def by_flashrag(folder: Path, texts: list[str], before: str, pooling: str, half: bool) -> np.ndarray:
+    """Its encoder's arithmetic: words before the contents, the model, pooling over the mask, length 1."""
+    import torch
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    model = model.half() if half else model
+    asked = tokenizer(
+        [before + text for text in texts], max_length=64, padding=True, truncation=True, return_tensors="pt"
+    )
+    with torch.inference_mode():
+        hidden, mask = model(**asked).last_hidden_state, asked["attention_mask"][..., None]
+        pooled = hidden[:, 0] if pooling == "cls" else (hidden * mask).sum(1) / mask.sum(1)
+        return torch.nn.functional.normalize(pooled, dim=-1).float().numpy()
+
+
+@pytest.mark.parametrize(("method", "row", "more", "before", "pooling"), [
+    ("bge", '{"id": "%d", "contents": "\\"Tirana\\"\\n%s"}', "--use_fp16 --pooling_method mean", "", "mean"),
+    ("BGE", '{"id": %d, "contents": "Tirana\\n%s"}', "", "", "cls"),
+    ("e5", '{"id": "%d", "title": "Tirana", "text": "%s"}', "--pooling_method mean", "passage: ", "mean"),
+    ("contriever", '{"id": "%d", "contents": "Tirana\\n%s"}', "--instruction find:", "find: ", "cls"),
+])  # fmt: skip
+def test_flashrag_s_builder_gives_the_vectors_of_its_arithmetic(
+    method: str, row: str, more: str, before: str, pooling: str, encoder: Path, tmp_path: Path
+) -> None:
+    """The nine flags as its page has them. Compared once with FlashRAG 0.3.0.dev20260919 itself: the same vectors."""
+    import faiss
+
+    texts = [f"It is the capital of Albania {'and so on ' * n}." for n in range(9)]
+    corpus = tmp_path / "wiki18.jsonl"
+    corpus.write_text("".join(row % (number, text) + "\n" for number, text in enumerate(texts)))
+    flags = f"--retrieval_method {method} --model_path {encoder} --corpus_path {corpus} --save_dir {tmp_path}/indexes/"
+    assert indexed(f"{flags} {more} --max_length 64 --batch_size 256 --faiss_type Flat") == 0
+    file = tmp_path / f"indexes/{method.lower()}_Flat.index"
+    stored = faiss.read_index(str(file))
+    found = stored.reconstruct_n(0, stored.ntotal)
+    told = json.loads(corpus.read_text().splitlines()[0])
+    head = told["contents"].partition("\n")[0] + "\n" if "contents" in told else ""
+    wanted = by_flashrag(encoder, [head + text for text in texts], before, pooling, "fp16" in more)
+    assert np.abs(found - wanted).max() < 2e-3, "half precision"
+    folder = file.with_suffix("")
+    assert main(["check", str(folder)]) == 0
+    assert main(["index", "search", "--index", str(folder), "capital"]) == 0
+
+
+@pytest.mark.parametrize(("flags", "told"), [
+    ("--faiss_type HNSW32", "give --faiss_type hnsw-sq8"),
+    ("--faiss_type IVF4096,SQ8", "give --faiss_type ivf-sq8"),
+    ("--pooling_method pooler", "pooling 'pooler' is not known"),
+    ("--embedding_path emb.memmap", "--embedding_path is a file of bare vectors; steprag index adopt"),
+    ("--index_modal image", "--index_modal is for pictures"),
+    ("--n_postings 1000", "--n_postings is for SPLADE"),
+    ("--use_fp8", "unknown option '--use_fp8'; did you mean '--use_fp16'?"),
+    ("--corpus_path nowhere.jsonl", "nowhere.jsonl"),
+])  # fmt: skip
+def test_flags_of_flashrag_that_are_not_for_here_name_what_is(
+    flags: str, told: str, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = write_corpus(tmp_path / "corpus.jsonl")
+    assert indexed(f"--retrieval_method bge --model_path {encoder} --corpus_path {corpus} {flags}") == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "indexes").exists()
+
+
+def words_of(profile: str, turn: str) -> str:
+    return yaml.safe_load((PROFILES / f"{profile}.yaml").read_text())["turns"][turn]["system"]
+
+
+TURNS = {"start": "start", "evidence": "evidence", "reasoning": "query|answer"}
+
+
+def published_rows(count: int) -> list[dict[str, Any]]:
+    """Rows as the published file has them, three a question (a query, evidence, an answer), with the oddities of
+    some: no reward's trace, actions across types, an action that is none, a quotation mark in a title, a null.
+    """
+    rows = []
+    kinds = ("Query Generation", "Evidence Extraction", "Answer Generation", "Other")
+    for number in range(count):
+        asked = f"Question: Who wrote the novel number {number}?"
+        first = f"The author is not known yet. So the next query is <query>author of novel {number}</query>"
+        thoughts = f"{asked}\nPrevious Thoughts: {first}"
+        shown = (
+            f'Wikipedia Title: "Novel {number}"\nA novel by Ann "Nan" Lee.\n\nWikipedia Title: "Other"\nAnother.\n\n'
+        )
+        rows += [
+            ("start", asked, first, "So the answer is <answer>unknown</answer>", 0, 2),
+            ("evidence", f"{thoughts}. Reference: <reference>{shown}</reference>",
+             "Based on the query, the relevant evidence is <evidence>by Ann Lee</evidence>.",
+             "<evidence>None</evidence>.", 1, 1),
+            ("reasoning", f"{thoughts} <evidence>by Ann Lee</evidence>.", "So the answer is <answer>Ann Lee</answer>",
+             "I cannot tell." if number % 2 else "So the next query is <query>Ann</query>", 2, 3 if number % 2 else 0),
+        ]  # fmt: skip
+    made = []
+    for turn, user, chosen, rejected, better, worse in rows:
+        system = words_of("reasonrag", TURNS[turn])
+        inner = [match[1].strip() if (match := re.search(r"<\w+>(.*?)</", text)) else "" for text in (chosen, rejected)]
+        made.append({"instruction": system, "input": user, "prompt": f"System: {system}\nUser: {user}",
+                     "chosen": chosen, "rejected": rejected, "chosen_content": inner[0],
+                     "chosen_action_type": kinds[better], "rejected_action_type": kinds[worse],
+                     "rejected_content": inner[1], "layer": [*TURNS].index(turn)})  # fmt: skip
+    return made
+
+
+def test_the_published_pairs_come_from_the_hub_with_the_prompts_that_are_shipped(
+    cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [*published_rows(12), {**published_rows(1)[0], "rejected_content": None}]
+    files = {"RAG_ProGuide.json": json.dumps(rows, indent=2).encode(), "README.md": b"---\nlicense: x\n---\n"}
+    on_hub(cache, "dataset", "reasonrag/RAG_ProGuide", files)
+    assert main(["pairs", "import", "hub:reasonrag/RAG_ProGuide", "--validation", "0"]) == 0
+    out = Path("runs/pairs-RAG_ProGuide")
+    counts = read_manifest(out)["counts"]
+    assert (counts["rows"], counts["refused"], counts["prompts_byte_for_byte"]) == (37, 1, 36)
+    made, shipped = load_profile(str(out / "rag_proguide.yaml")), load_profile("reasonrag")
+    for turn in TURNS.values():
+        assert made.words.turns[turn] == shipped.words.turns[turn]
+    assert made.words.passage == shipped.words.passage
+    pairs = list(read_records(out / "pairs.train.jsonl", Pair))
+    assert {pair.prompt[0]["content"] for pair in pairs} == {words_of("reasonrag", turn) for turn in TURNS.values()}
+    capsys.readouterr()
+    for files, told in (({"a.json": b"[]", "b.json": b"[]"}, "it has a.json, b.json"), ({}, "not on this machine")):
+        if files:
+            on_hub(cache, "dataset", "me/two", files)
+        assert main(["pairs", "import", "hub:me/two" if files else "hub:me/none"]) == 2
+        assert told in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("flashrag")
+def test_the_published_checkpoint_is_asked_with_its_own_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first step, its evidence, its answer, with the words and in the order that it was trained on."""
+    seen: list[list[dict[str, str]]] = []
+
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        seen.append(request["messages"])
+        said = ("So the next query is <query>Albania</query>", "<evidence>None</evidence>.",
+                "So the answer is <answer>lek</answer>")  # fmt: skip
+        return chat_reply(lambda prompt, draw: said[len(seen) - 1])(request)
+
+    with serve(reply) as endpoint:
+        monkeypatch.setenv("STEPRAG_POLICY__BASE_URL", endpoint.url)
+        monkeypatch.setenv("STEPRAG_POLICY__ENGINE", "openai")
+        assert typed("python inference.py --dataset_name hotpotqa --config reasonrag", monkeypatch) == 0
+    assert [messages[0]["content"] for messages in seen] == [words_of("reasonrag", turn) for turn in TURNS.values()]
+    assert seen[1][1]["content"].startswith(
+        f"Question: {QUESTION}\nPrevious Thoughts: So the next query is <query>Albania"
+    )
+    assert 'Reference: <reference>Wikipedia Title: "' in seen[1][1]["content"]
+    assert seen[1][1]["content"].endswith("\n\n</reference>")
+    (found,) = read_records(Path("runs/infer-hotpotqa/predictions.jsonl"), Prediction)
+    assert found.prediction == "lek"
+
+
+def test_the_published_adapter_is_served_from_the_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from safetensors.numpy import save
+
+    recipe = yaml.safe_load((ROOT / "configs/inference/reasonrag-lora.yaml").read_text())["policy"]
+    config = {"r": 16, "peft_type": "LORA", "base_model_name_or_path": recipe["model"]}
+    weights = save({"base_model.model.q_proj.lora_A.weight": np.ones((16, 4), dtype=np.float32)})
+    files = {"adapter_config.json": json.dumps(config).encode(), "adapter_model.safetensors": weights}
+    folder = on_hub(cache, "model", recipe["adapter"], files)
+    monkeypatch.setenv("STEPRAG_VLLM", sys.executable)
+    argv = command(EngineSpec(recipe["engine"], recipe["model"], recipe["adapter"])).argv
+    assert recipe["model"] in argv
+    assert json.loads(argv[argv.index("--lora-modules") + 1])["path"] == str(folder.resolve())
+    shutil.rmtree(cache)
+    with pytest.raises(Exception, match=r"adapter 'reasonrag/.*': not on this machine"):
+        command(EngineSpec(recipe["engine"], recipe["model"], recipe["adapter"]))
+
+
+def test_the_memory_stack_s_row_is_one_script() -> None:
+    """Its commands are commands of ours with options that they have; it runs whole on request (some ten minutes)."""
+    text = (ROOT / "scripts/stack_row.sh").read_text().replace("\\\n", " ")
+    typed_lines = re.findall(r"^ *steprag (.+)$", text, re.MULTILINE)
+    assert {line.split(" -")[0] for line in typed_lines} >= {"tools list", "train", "infer", "score judge"}
+    for line in typed_lines:
+        words = next(one.words for one in COMMANDS if line.startswith(one.words))
+        for option in re.findall(r"--([a-z_.]+)", line):
+            assert helped(words, rf"--([a-z_]+\.)?{re.escape(option)}\b")(), f"{words}: --{option}"
+
+
+if __name__ == "__main__" and os.environ.get("STEPRAG_ACCEPT"):
+    PAGE.write_text(page(), encoding="utf-8")
