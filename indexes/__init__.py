@@ -5,6 +5,17 @@ Other stages use one name of this package, `open_retriever`. Nothing heavy is im
 
 from __future__ import annotations
 
-from indexes.open import open_retriever
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from indexes.open import open_retriever
+else:
+
+    def open_retriever(*given: Any, **named: Any) -> Any:
+        """See `indexes.open.open_retriever`."""
+        from indexes.open import open_retriever as opened
+
+        return opened(*given, **named)
+
 
 __all__ = ["open_retriever"]
