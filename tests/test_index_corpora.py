@@ -202,8 +202,8 @@ def test_a_form_that_is_not_read_is_named(name: str, content: bytes, message: st
 
 def test_documents_beside_files_of_passages_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "in").mkdir()
-    for name, text in (("a.jsonl", '{"id": "1", "text": "x"}'), ("in/b.md", "b"), ("in/c.PDF", "c"), ("d.png", "d")):
-        (tmp_path / name).write_text(text)
+    for name in ("a.jsonl", "in/b.md", "in/c.PDF", "d.png", ".e.md"):
+        (tmp_path / name).write_text('{"id": "1", "text": "x"}')
     assert len([*open_source(str(tmp_path)).items()]) == 1
     said = capsys.readouterr().err
     assert "(a.jsonl, …); not read are the documents beside them, 2 (in/b.md, …): put those into a folder of" in said

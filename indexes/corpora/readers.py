@@ -120,8 +120,8 @@ def _documents(path: Path, config: DocumentsConfig, known: Path | None) -> Sourc
 
 def _tell_beside(folder: Path, read: list[Path]) -> None:
     """Names documents that are not read because files of passages stand beside them."""
-    beside = sorted(one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.suffix.lower() in KINDS)
-    if beside:
+    there = (one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.suffix.lower() in KINDS)
+    if beside := sorted(one for one in there if not one.startswith(".") and "/." not in one):
         say(f"index: {folder}: {len(read):,} files of passages are read ({read[0].name}, …); not read are the documents"
             f" beside them, {len(beside):,} ({beside[0][:80]}, …): put those into a folder of their own")  # fmt: skip
 
