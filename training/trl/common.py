@@ -79,7 +79,7 @@ class Refreezing(Trainer):
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         found: Any = super()._get_grad_norm(model, grad_norm)
-        finite([float(found)], f"step {self.state.global_step + 1}: the gradient")
+        finite([float(found or 0.0)], f"step {self.state.global_step + 1}: the gradient")
         return found
 
 
