@@ -229,9 +229,16 @@ def test_a_folder_becomes_an_agent_with_a_report(
         assert main([*argv, "--plan"]) == 0
         assert not out.exists()
         assert "adapt: at most" in capsys.readouterr().out
+        assert main([*argv, "--budget.calls", "20"]) == 4
+        assert len(policy.asked) <= 20
+        typed.clear()
         assert main(argv) == 0
         calls, done = len(endpoint.requests), len(typed)
+        asked = read_json(out / "questions/gates.json")["usage"]["calls"]
+        assert asked == len(policy.asked)  # none twice
         assert main(argv) == 0
+        assert main([*argv, "--budget.calls", str(asked)]) == 4
+        assert "budget.calls: the questions took it all" in capsys.readouterr().err
         assert len(endpoint.requests) == calls
     assert [argv[0] for argv in typed[:done]] == ["index", "adapt", "index", "generate", "pairs", "train", "train",
                                                   *["infer"] * 4, "compare"]  # fmt: skip

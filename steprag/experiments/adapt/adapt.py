@@ -50,7 +50,7 @@ class StudentConfig(Section):
 
     sft: str = Field(default="atlas-sft", description="recipe of supervised training; it names the untrained model")
     dpo: str = Field(default="atlas-dpo", description="recipe of DPO, on top of that")
-    engine: Literal["llamacpp", "vllm", "transformers"] = Field("llamacpp", description="serves it for the test")
+    engine: Literal["llamacpp", "vllm", "transformers"] = Field(default="llamacpp", description="what serves it")
 
 
 class AdaptConfig(QuestionsConfig):
