@@ -88,7 +88,9 @@ class ApartSampler(DefaultBatchSampler):
 class RetrieverTrainer(Refreezing, SentenceTransformerTrainer):
     """sentence-transformers' trainer, which ends where a gradient is no number."""
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+    def _load_from_checkpoint(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, resume_from_checkpoint: str, model: Any = None
+    ) -> None:
         SentenceTransformerTrainer._load_from_checkpoint(self, resume_from_checkpoint)
 
 
