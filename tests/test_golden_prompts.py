@@ -1,4 +1,4 @@
-"""The prompts and constraints of every profile, byte for byte. Those of the older profiles are as before there was a stack.
+"""The prompts and constraints of every profile, byte for byte. Those of older profiles are as before there was a stack.
 
 When a prompt is meant to change, write the file anew with `STEPRAG_ACCEPT=1 python -m tests.test_golden_prompts`.
 """
