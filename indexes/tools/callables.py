@@ -126,16 +126,15 @@ class FunctionRetriever:
 
         return await _aside(called)
 
-    def _passage(self, row: Any, number: int) -> Passage:
-        if isinstance(row, Passage):
-            row = vars(row)
+    def _passage(self, given: Any, number: int) -> Passage:
+        row = vars(given) if isinstance(given, Passage) else given
         if isinstance(row, dict) and "document" not in row:
             row = {"document": {key: value for key, value in row.items() if key != "score"}, "score": row.get("score")}
         try:
             found = passage_of(row, self._place)
         except (DataError, TypeError, AttributeError, ValueError) as error:
             problem = error.problem if isinstance(error, DataError) and isinstance(row, dict) else "no text, no object"
-            raise ConfigError(f"--index: {self._place} returned {quoted(row)} as row {number}: {problem}") from None
+            raise ConfigError(f"--index: {self._place} returned {quoted(given)} as row {number}: {problem}") from None
         if len(found.text) > LONGEST:
             raise RetrieverError(f"{self._place}: row {number} has {len(found.text):,} characters, over {LONGEST:,}")
         return replace(found, title=as_utf8(found.title), text=as_utf8(found.text), id=as_utf8(found.id))

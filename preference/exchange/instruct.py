@@ -7,6 +7,7 @@ into the action that ends. Earlier turns of a conversation stand before the prom
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,7 @@ from steprag.batch.datasets import questions_at
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.config.sections import EpisodeConfig, PromptConfig
 from steprag.console.progress import say
-from steprag.engines.reasoning import split
+from steprag.engines.reasoning import MARKS, split
 from steprag.errors import ConfigError, DataError, StepFormatError
 from steprag.records.jsonl import dump_line, file_hash, line_hash
 from steprag.records.tables import rows_of
@@ -41,8 +42,8 @@ THOUGHTS = ("reasoning_content", "reasoning")
 _FINAL = re.compile(r"\s*^#{4}\s*(?P<answer>[^\n]+)\s*\Z", re.MULTILINE)
 """Where GSM8K's reasoning ends and its answer stands."""
 DEPTH = EpisodeConfig().depth
-Turn = tuple[str, str, str]
-"""A question, the reasoning of its reply, and the reply."""
+Turn = tuple[str, str, str, str]
+"""A question, its reply as it stands, and the reasoning and the answer in it."""
 
 
 class InstructConfig(FolderConfig):
@@ -81,7 +82,7 @@ def import_rows(config: InstructConfig, file: Path, out: Path, overwrite: bool |
         others = folder.file("refused.jsonl")
         for number, row in rows_of(file):
             counts["rows"] += 1
-            name = f"instruct-{line_hash(dump_line(row))}"
+            name = f"instruct-{line_hash(json.dumps(row))}"
             try:
                 if name in seen:
                     raise ValueError("the same as an earlier row")
@@ -161,7 +162,9 @@ def _turn(asked: str, reply: str, thought: str = "") -> Turn:
         before, answer = "\n".join(filter(None, (before, answer[: found.start()].strip()))), found["answer"]
     if not answer.strip():
         raise ValueError("reasoning without an answer")
-    return asked.strip(), (thought or before).strip(), answer.strip()
+    for opening, _, _ in MARKS:
+        before = opening.sub("", before)
+    return asked.strip(), reply, (thought or before).strip(), answer.strip()
 
 
 NO_PLACE = "reasonings that the grammar has no place for"
@@ -175,9 +178,9 @@ def steps_of(
     ValueError where it wants reasoning and there is none.
     """
     before, rows = list[Message](), list[Trajectory]()
-    for asked, thought, answer in turns:
+    for asked, reply, thought, answer in turns:
         state = State(asked)
-        for text in [*written(thought, answer, profile.grammar, counts)]:
+        for text in tagged(reply, profile.grammar) or [*written(thought, answer, profile.grammar, counts)]:
             allowed = profile.grammar.allowed(state.steps, DEPTH)
             step = profile.grammar.parse(Completion(text, "stop"), allowed)
             first, *others = profile.render(state, allowed)
@@ -186,12 +189,22 @@ def steps_of(
                 words = "\n\n".join(filter(None, (told[0]["content"] if told else "", neutralise(system.strip()))))
                 told = [Message(role="system", content=words)]
             prompt = (*told, *before, *(others if first["role"] == "system" else (first, *others)))
-            reply = (Message(role="assistant", content=text),)
-            rows.append(Trajectory(prompt, reply, name, step.action, len(state.steps) + 1, "instruct"))
+            said = (Message(role="assistant", content=text),)
+            rows.append(Trajectory(prompt, said, name, step.action, len(state.steps) + 1, "instruct"))
             state = State(asked, (*state.steps, step), (), (*state.earlier, ()))
-        said = "\n".join(step.text for step in state.steps)
-        before += [Message(role="user", content=neutralise(asked)), Message(role="assistant", content=said)]
+        if not profile.grammar.action(state.steps[-1].action).terminal:
+            raise ValueError("an output in the grammar's tags that does not end")
+        shown = profile.render(State(asked), profile.grammar.allowed((), DEPTH))
+        before += [message for message in shown if message["role"] != "system"]
+        before.append(Message(role="assistant", content="\n".join(step.text for step in state.steps)))
     return rows
+
+
+def tagged(reply: str, grammar: Grammar) -> list[str]:
+    """The steps of a reply that is in the grammar's tags already, none of another."""
+    closings = "|".join(re.escape(action.closing) for action in grammar.actions)
+    steps = re.findall(rf".*?(?:{closings})", reply, re.DOTALL)
+    return [step.strip() for step in steps] if "".join(steps) == reply.rstrip() else []
 
 
 def written(thought: str, answer: str, grammar: Grammar, counts: Counter[str]) -> Iterator[str]:
