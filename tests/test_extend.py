@@ -250,7 +250,7 @@ SAID = [{"role": "user", "content": "Add"}, {"role": "assistant", "content": "5"
     ("solution.yaml", {"instruction": "Add", "output": "<think>2 + 3</think>"}, "reasoning without an answer"),
     ("solution.yaml", {"instruction": "Add", "output": "x <SOLUTION>"}, "refused by the grammar: several_actions"),
     ("solution.yaml", {"instruction": "Add", "output": "<|im_end|>"}, "refused by the grammar: control_token"),
-    ("solution.yaml", {"instruction": "Add", "output": 5}, "output is no text"),
+    ("solution.yaml", {"instruction": "Add", "output": 5}, "a turn is a tool's, or no text"),
     ("solution.yaml", {"instruction": "Add", "output": "5", "history": [["Hi"]]}, "history is no list of"),
     ("solution.yaml", {"question": "Add", "answer": "5"}, "neither instruction and output nor messages"),
     ("solution.yaml", {"messages": [*SAID, *SAID[1:]]}, "question and reply do not take turns"),
@@ -349,9 +349,9 @@ def fails(blocks, path): return blocks[99]
 @pytest.mark.parametrize(("name", "wanted"), [
     ("texts", [Passage("a.md#1", "a.md", "THIRTY DAYS.")]),
     ("objects", [Passage("a.md#1", "a.md, p. 3, Leave", "Thirty days.")]),
-    ("number", "chunks:number on a.md, row 1, 3: input should be a valid dictionary; return texts"),
-    ("blank", "row 1, '  ': string should match pattern"),
-    ("other", "extra inputs are not permitted"),
+    ("number", "chunks:number returned 3 as row 1 of a.md: give texts of 1 to 20,000 characters"),
+    ("blank", "returned '  ' as row 1"),
+    ("other", "returned {'heading': 'y', 'text': 'x'} as row 1"),
     ("fails", "chunks:fails fails on a.md: IndexError"),
 ])  # fmt: skip
 def test_a_function_cuts_documents(name: str, wanted: list[Passage] | str, parts: Path) -> None:

@@ -23,10 +23,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, NotRequired
+from typing import Any, Literal, NamedTuple
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from typing_extensions import TypedDict
+from pydantic import Field, TypeAdapter
 
 from indexes.corpora.wikipedia import WORDS
 from indexes.rows.passage_store import DOCUMENTS, PassageStore
@@ -88,15 +87,9 @@ class Told(NamedTuple):
 _TOLD = TypeAdapter(Told)
 
 
-class _Part(TypedDict):
-    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # pyright: ignore[reportGeneralTypeIssues]
-
-    text: Annotated[str, Field(pattern=r"\S", max_length=20_000)]
-    title: NotRequired[Annotated[str, Field(max_length=200)]]
-    page: NotRequired[Annotated[int, Field(ge=0)]]
-
-
-_PART = TypeAdapter(_Part)
+_PART: dict[str, type] = {"text": str, "title": str, "page": int}
+LONGEST = 20_000
+"""Characters of a text that a user's chunker may make."""
 
 
 @dataclass
@@ -307,14 +300,13 @@ def own_chunker(place: str) -> tuple[Callable[[Iterable[Block], str], Iterator[P
             told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             raise ConfigError(f"documents.chunker: {place} fails on {path}: {told}") from error
         for number, row in enumerate(rows, 1):
-            try:
-                part = _PART.validate_python({"text": row} if isinstance(row, str) else row)
-            except ValidationError as error:
-                told, seen = error.errors()[0]["msg"].lower(), quoted(row)
-                raise ConfigError(f"documents.chunker: {place} on {path}, row {number}, {seen}: {told}; return texts, "
-                                  "or objects with text, title and page") from None  # fmt: skip
-            page, heading = part.get("page"), part.get("title")
-            title = ", ".join(filter(None, (Path(path).name, f"p. {page}" if page else "", heading)))
+            part: Any = {"text": row} if isinstance(row, str) else row
+            typed = isinstance(part, dict) and all(type(value) is _PART.get(key) for key, value in part.items())
+            if not typed or not 0 < len(part.get("text", "").strip()) <= LONGEST:
+                raise ConfigError(f"documents.chunker: {place} returned {quoted(row)} as row {number} of {path}: give "
+                                  f"texts of 1 to {LONGEST:,} characters, or {{text, title, page}}")  # fmt: skip
+            page = f"p. {part['page']}" if part.get("page") else ""
+            title = ", ".join(filter(None, (Path(path).name, page, part.get("title"))))
             yield Passage(f"{path}#{number}", title, part["text"].strip())
 
     return chunked, form

@@ -32,13 +32,12 @@ from steprag.records.training_rows import Trajectory
 from steprag.runs.run import add_overwrite_option, open_run
 from steprag.types import Completion, Message, Question, State
 
-ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "assistant": "assistant",
-         "gpt": "assistant", "chatgpt": "assistant", "bing": "assistant", "bard": "assistant", "model": "assistant",
-         }  # fmt: skip
+ROLES = {word: role for role, words in {
+    "system": "system developer", "user": "user human", "assistant": "assistant gpt chatgpt bing bard model",
+}.items() for word in words.split()}  # fmt: skip
 """Who speaks, by OpenAI's, ShareGPT's and Gemma's words; all others are tools."""
 NOTHING = ("", "<noinput>", "noinput")
 """An `input` that says nothing."""
-THOUGHTS = ("reasoning_content", "reasoning")
 _FINAL = re.compile(r"\s*^#{4}\s*(?P<answer>[^\n]+)\s*\Z", re.MULTILINE)
 """Where GSM8K's reasoning ends and its answer stands."""
 DEPTH = EpisodeConfig().depth
@@ -110,21 +109,19 @@ def turns_of(row: Any) -> tuple[str, list[Turn]]:
     """The system prompt of a row, empty where it has none, and its turns. Raises ValueError for what has none."""
     if not isinstance(row, dict):
         raise ValueError("no object")
-    said = row.get("messages") or row.get("conversations") or row.get("conversation")
-    if said is None:
-        return _alpaca(row)
-    system, talk = [str(row.get("system") or "")], list[tuple[str, str, str]]()
-    for one in said if isinstance(said, list) else ():
+    said = row.get("messages") or row.get("conversations") or _alpaca(row)
+    system, talk = list[str](), list[tuple[str, str, str]]()
+    for one in [{"role": "system", "content": row.get("system")}, *(said if isinstance(said, list) else [])]:
         who = ROLES.get(str(one.get("role") or one.get("from")).lower()) if isinstance(one, dict) else None
-        text = (one.get("content") if "content" in one else one.get("value")) if isinstance(one, dict) else None
+        text = who and (one.get("content") or one.get("value") or "")
         if isinstance(text, list):  # OpenAI's parts
             text = "".join(part.get("text", "") for part in text if isinstance(part, dict))
-        if who is None or not isinstance(text, str) or one.get("tool_calls"):
+        if not isinstance(text, str) or one.get("tool_calls"):
             raise ValueError("a turn is a tool's, or no text")
         if who == "system":
             system.append(text)
         elif talk or who == "user":  # a greeting comes before any question
-            talk.append((who, text, next((str(one[name]) for name in THOUGHTS if one.get(name)), "")))
+            talk.append((str(who), text, str(one.get("reasoning_content") or one.get("reasoning") or "")))
     talk = talk[: len(talk) - (bool(talk) and talk[-1][0] == "user")]  # a question that nobody answers
     if not talk or [who for who, _, _ in talk] != ["user", "assistant"] * (len(talk) // 2):
         raise ValueError("question and reply do not take turns")
@@ -132,31 +129,24 @@ def turns_of(row: Any) -> tuple[str, list[Turn]]:
     return "\n".join(filter(str.strip, system)), [_turn(asked[1], reply[1], reply[2]) for asked, reply in pairs]
 
 
-def _alpaca(row: dict[str, Any]) -> tuple[str, list[Turn]]:
-    given = {name: row.get(name) or "" for name in ("system", "instruction", "input", "output")}
-    if wrong := [name for name, text in given.items() if not isinstance(text, str)]:
-        raise ValueError(f"{wrong[0]} is no text")
+def _alpaca(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same as messages; `history` is a list of [question, reply]."""
     if "instruction" not in row or "output" not in row:
         raise ValueError("neither instruction and output nor messages")
-    history = row.get("history") or []
-    if not all(isinstance(one, list | tuple) and len(one) == 2 and all(map(_is_text, one)) for one in history):
+    more = str(row.get("input") or "")
+    asked = "\n".join(filter(str.strip, (str(row["instruction"]), more * (more.strip().lower() not in NOTHING))))
+    turns = [*(row.get("history") or []), (asked, row["output"])]
+    if not all(isinstance(turn, list | tuple) and len(turn) == 2 for turn in turns):
         raise ValueError("history is no list of [question, reply]")
-    extra = given["input"] if given["input"].strip().lower() not in NOTHING else ""
-    asked = "\n".join(filter(str.strip, (given["instruction"], extra)))
-    thought = next((row[name] for name in THOUGHTS if _is_text(row.get(name))), "")
-    return given["system"], [*(_turn(*one) for one in history), _turn(asked, given["output"], thought)]
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
+    roles = ("user", "assistant")
+    told = [{"role": role, "content": text} for turn in turns for role, text in zip(roles, turn, strict=True)]
+    return [*told[:-1], {**row, **told[-1]}]
 
 
 def _turn(asked: str, reply: str, thought: str = "") -> Turn:
     """A turn whose reasoning is told apart: what a thinking model wrote before its reply, or GSM8K's before ####."""
-    if not asked.strip():
-        raise ValueError("an empty question")
-    if not reply.strip():
-        raise ValueError("an empty output")
+    if not (asked.strip() and reply.strip()):
+        raise ValueError("an empty output" if asked.strip() else "an empty question")
     before, answer = split(reply)
     if found := _FINAL.search(answer):
         before, answer = "\n".join(filter(None, (before, answer[: found.start()].strip()))), found["answer"]
@@ -183,12 +173,11 @@ def steps_of(
         for text in tagged(reply, profile.grammar) or [*written(thought, answer, profile.grammar, counts)]:
             allowed = profile.grammar.allowed(state.steps, DEPTH)
             step = profile.grammar.parse(Completion(text, "stop"), allowed)
-            first, *others = profile.render(state, allowed)
-            told = [first] if first["role"] == "system" else []
-            if system.strip():
-                words = "\n\n".join(filter(None, (told[0]["content"] if told else "", neutralise(system.strip()))))
-                told = [Message(role="system", content=words)]
-            prompt = (*told, *before, *(others if first["role"] == "system" else (first, *others)))
+            shown = profile.render(state, allowed)
+            own = shown[0]["content"] if shown[0]["role"] == "system" else ""
+            words = "\n\n".join(filter(None, (own, neutralise(system))))
+            told = [Message(role="system", content=words)] if words else []
+            prompt = (*told, *before, *(message for message in shown if message["role"] != "system"))
             said = (Message(role="assistant", content=text),)
             rows.append(Trajectory(prompt, said, name, step.action, len(state.steps) + 1, "instruct"))
             state = State(asked, (*state.steps, step), (), (*state.earlier, ()))
@@ -211,25 +200,20 @@ def written(thought: str, answer: str, grammar: Grammar, counts: Counter[str]) -
     """The completions of one reply. Reasoning stands in the thought's own tags; else in an action that keeps and may
     come first; else in free words before the answer, where the grammar has some.
     """
-    end, first = grammar.answer, grammar.transitions[START]
-    keeps = next((action for action in grammar.actions if action.name in first and action.keeps and not action.terminal
-                  and end.name in grammar.transitions[action.name]), None)  # fmt: skip
-    tags = grammar.thought_tags
-    if thought and keeps and not tags:
-        yield _said(keeps, thought, counts)
-        thought = ""
-    elif end.name not in first:
-        if not (keeps and thought):
-            raise ValueError("no reasoning, which the grammar wants before the answer")
+    end, first, tags = grammar.answer, grammar.transitions[START], grammar.thought_tags
+    keeps = next((one for one in grammar.actions if one.name in first and one.keeps and not one.terminal
+                  and end.name in grammar.transitions[one.name]), None)  # fmt: skip
+    if end.name not in first and not (keeps and thought):
+        raise ValueError("no reasoning, which the grammar wants before the answer")
+    if thought and keeps and not (tags and end.name in first):
         yield _said(keeps, thought, counts)
         thought = ""
     if thought and not (tags or end.thought):
         counts[NO_PLACE] += 1
         thought = ""
     inert = thought.replace("<", "‹")
-    yield (f"{tags[0]}{inert}{tags[1]}" if tags else f"{' '.join(inert.split())} ") * bool(thought) + _said(
-        end, answer, counts
-    )
+    before = f"{tags[0]}{inert}{tags[1]}" if tags else f"{' '.join(inert.split())} "
+    yield before * bool(thought) + _said(end, answer, counts)
 
 
 def _said(action: Action, content: str, counts: Counter[str]) -> str:

@@ -223,7 +223,7 @@ class Grammar:
                 if action.name not in lengths and any(after in lengths for after in self.transitions[action.name])
             }
             if not reached:
-                raise ValueError(f"grammar {self.name}: no way to an end from {set(self._by_name) - set(lengths)}")
+                raise ValueError(f"grammar {self.name}: no way to an end from {sorted({*self._by_name} - {*lengths})}")
             lengths |= reached
         return lengths
 
@@ -240,11 +240,7 @@ class Grammar:
     def _one_is_closed(self, tags: list[str]) -> bool:
         """Whether an opening tag is followed by its closing one."""
         opened: set[str] = set()
-        for tag in tags:
-            if self._closed_by.get(tag) in opened:
-                return True
-            opened.add(tag)
-        return False
+        return any(self._closed_by.get(tag) in opened or opened.add(tag) for tag in tags)
 
     @cached_property
     def _tag(self) -> re.Pattern[str]:

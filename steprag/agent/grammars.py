@@ -56,13 +56,18 @@ class _ThoughtKeys(_Keys):
 
 
 class _GrammarKeys(_Keys):
-    """The keys of a file. `order`: what may follow an action; left out, all may follow each that does not end."""
+    """The keys of a file. `order`: what may follow an action; left out, all may follow all that do not end."""
 
     actions: dict[str, _ActionKeys] = Field(min_length=1, max_length=40)
     order: dict[str, list[str]] = {}
     thought: _ThoughtKeys = _ThoughtKeys()
     lenient: bool = True
     stops: bool = True
+
+    @property
+    def following(self) -> dict[str, list[str]]:
+        going = (name for name, one in self.actions.items() if one.effect != "end")
+        return self.order or {last: [*self.actions] for last in (FIRST, *going)}
 
 
 def own_grammar(keys: Mapping[str, Any], where: object, stem: str) -> Grammar:
@@ -87,7 +92,10 @@ def grammar_from(keys: Mapping[str, Any], where: object, name: str) -> Grammar:
         Action(called, one.lead, one.effect, one.thought, one.chars, one.pinned, (), one.tags, one.lines)
         for called, one in file.actions.items()
     )
-    thought, order = file.thought, {START if last == FIRST else last: (*after,) for last, after in _order(file).items()}
+    thought, order = (
+        file.thought,
+        {START if last == FIRST else last: (*after,) for last, after in file.following.items()},
+    )
     made = Grammar(name, actions, order, thought.chars, file.lenient, file.stops, thought.tags, thought.required)
     try:
         made.allowed((), 1)
@@ -96,11 +104,6 @@ def grammar_from(keys: Mapping[str, Any], where: object, name: str) -> Grammar:
     for action in actions:
         OPENINGS.setdefault(action.opening, action.name)
     return GRAMMARS.setdefault(name, made)
-
-
-def _order(file: _GrammarKeys) -> dict[str, list[str]]:
-    goes_on = [FIRST, *(name for name, one in file.actions.items() if one.effect != "end")]
-    return file.order or {last: [*file.actions] for last in goes_on}
 
 
 def _problems(file: _GrammarKeys) -> Iterator[str]:
@@ -121,11 +124,11 @@ def _problems(file: _GrammarKeys) -> Iterator[str]:
     ends = {name for name, one in file.actions.items() if one.effect == "end"}
     if not ends:
         yield "no episode would end: give an action the effect end"
-    yield from _disorder(file, _order(file), ends)
+    yield from _disorder(file, ends)
 
 
-def _disorder(file: _GrammarKeys, order: Mapping[str, list[str]], ends: set[str]) -> Iterator[str]:
-    for last, after in order.items():
+def _disorder(file: _GrammarKeys, ends: set[str]) -> Iterator[str]:
+    for last, after in (order := file.following).items():
         if stranger := next((name for name in (last, *after) if name not in {*file.actions, FIRST}), None):
             yield f"order.{last}: {quoted(stranger)} is no action{nearest(stranger, [*file.actions])}"
         if last in ends or FIRST in after:

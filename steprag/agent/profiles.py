@@ -231,15 +231,15 @@ def load_profile(name: str, examples: int = 0) -> PromptProfile:
         raise ConfigError(f"{path}: not a prompt profile: {key}: {first['msg'].lower()}") from None
     if isinstance(words.grammar, str) and words.grammar.endswith((".yaml", ".yml")):
         words.grammar = read_yaml(path.parent / words.grammar)
-    if isinstance(words.grammar, str) and words.grammar not in BUILT_IN:
-        known = ", ".join(sorted(BUILT_IN))
-        raise ConfigError(f"{path}: unknown grammar {quoted(words.grammar)}; known: {known}, a YAML file, or its keys")
     told: list[Any] = [words.model_dump(exclude_unset=True), examples]
     if isinstance(words.grammar, dict):
         grammar = own_grammar(words.grammar, path, path.stem)
         told.append(grammar.name)
-    else:
+    elif words.grammar in BUILT_IN:
         grammar = GRAMMARS[words.grammar]
+    else:
+        known = ", ".join(sorted(BUILT_IN))
+        raise ConfigError(f"{path}: unknown grammar {quoted(words.grammar)}; known: {known}, a YAML file, or its keys")
     if words.turns and grammar.shrinks:
         raise ConfigError(f"{path}: turns show every step, but grammar {grammar.name} takes steps off the stack")
     if missing := _missing_turns(words, grammar):
@@ -285,10 +285,8 @@ def grammar_of(manifest: Mapping[str, Any]) -> Grammar:
     own = told_grammar(manifest)
     if name := manifest.get("grammar") or (own and own.name):
         if not isinstance(name, str) or name not in GRAMMARS:
-            raise ConfigError(
-                f"grammar {quoted(name)}, which a run's manifest or tree names, is not known here; give the whole run "
-                "folder, whose manifest holds a grammar of your own"
-            )
+            raise ConfigError(f"grammar {quoted(name)}, which a run's manifest or tree names, is not known here; the "
+                              "manifest of its run holds one of your own: give that folder")  # fmt: skip
         return GRAMMARS[name]
     prompt = (manifest.get("config") or {}).get("prompt")
     profile = prompt.get("profile") if isinstance(prompt, dict) else None

@@ -202,8 +202,8 @@ def staged(world: World, config: TrainConfig, run: Run) -> Iterator[GrpoStage]:
             if terms:
                 asked = config.judge.model_copy(update={"max_tokens": max(config.judge.max_tokens, TOKENS)})
                 model = runner.run(stack.enter_async_context(open_model(asked, VerdictFormat())))
-                greedy, words = config.judge.temperature == 0, prompt_of(config.judge)
-                judge = EpisodeJudge(model, terms, config.grpo.judge_gold, greedy, words).read
+                words = config.grpo.judge_gold, config.judge.temperature == 0, prompt_of(config.judge)
+                judge = EpisodeJudge(model, terms, *words).read
             spending = Spending(config.budget.share(process, config.workers), {"judge": config.judge.cost})
             journal = runner.run(stack.enter_async_context(Journal(file, spending)))
             if terms:
