@@ -252,7 +252,8 @@ SAID = [{"role": "user", "content": "Add"}, {"role": "assistant", "content": "5"
     ("solution.yaml", {"instruction": "Add", "output": "<|im_end|>"}, "refused by the grammar: control_token"),
     ("solution.yaml", {"instruction": "Add", "output": 5}, "a turn is a tool's, or no text"),
     ("solution.yaml", {"instruction": "Add", "output": "5", "history": [["Hi"]]}, "history is no list of"),
-    ("solution.yaml", {"question": "Add", "answer": "5"}, "neither instruction and output nor messages"),
+    ("direct", {"question": "Add", "answer": "2 + 3 = <<2+3=5>>5\n#### 5"}, ["<answer> 5 </answer>"]),
+    ("solution.yaml", {"text": "Add: 5"}, "neither instruction and output nor messages"),
     ("solution.yaml", {"messages": [*SAID, *SAID[1:]]}, "question and reply do not take turns"),
     ("solution.yaml", {"messages": [*SAID[:1], {"role": "tool", "content": "5"}]}, "a turn is a tool's, or no text"),
     ("solution.yaml", [1], "no object"),
@@ -286,8 +287,8 @@ async def found(place: str, query: str = "Albania", **keys: Any) -> tuple[Passag
 SEARCHES = """
 import time
 from steprag import Passage
-def text(query): return ["The lek.", "One.", "Too many."]
-def objects(query, top_k): return ({"id": "a", "text": "The lek.", "title": "Money", "score": 2},)
+def text(query, *, loud=False): return ["The lek.", "One.", "Too many."]
+def objects(query, top_k, name="a"): return ({"id": "a", "text": "The lek.", "title": "Money", "score": 2},)
 async def passages(query): return [Passage("a", "Money", "The lek.", 2.0)]
 class Shelf:
     fingerprint = "shelf-1"

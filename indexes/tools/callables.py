@@ -84,17 +84,16 @@ class FunctionRetriever:
         self._place, self._seconds, self._made = place, config.timeout, object()
         function, code = function_at(place, "--index"), code_hash(place, "--index")
         try:
-            takes = len(inspect.signature(function).parameters)
-            if not takes:
+            if not _arguments(function)[0]:
                 self._made = function()
-                function = getattr(self._made, "search", None)
-                takes = len(inspect.signature(function).parameters) if callable(function) else 0
+                function = self._made.search  # pyright: ignore[reportAttributeAccessIssue]
+            needs, self._takes = _arguments(function)
         except Exception as error:  # whatever a stranger's code raises
             raise ConfigError(f"--index: {place} fails: {type(error).__name__}: {error}"[:300]) from error
-        if function is None or takes not in (1, 2):
-            raise ConfigError(f"--index: {place} takes {takes} arguments; write find(query), find(query, top_k), or a "
+        if not self._takes or needs > 2:
+            raise ConfigError(f"--index: {place} takes {needs} arguments; write find(query), find(query, top_k), or a "
                               "class without arguments that has search(query, top_k)")  # fmt: skip
-        self._function, self._takes = function, takes
+        self._function = function
         self.fingerprint = str(getattr(self._made, "fingerprint", named("python", place, code)))
 
     async def ready(self) -> None:
@@ -142,6 +141,13 @@ class FunctionRetriever:
     async def aclose(self) -> None:
         """Closes an object that has such a method."""
         await self._called(getattr(self._made, "aclose", dict))
+
+
+def _arguments(function: Callable[..., Any]) -> tuple[int, int]:
+    """How many arguments a function needs, and how many it takes by their places."""
+    told = inspect.signature(function).parameters.values()
+    known = [one for one in told if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    return sum(one.default is one.empty for one in known), len(known)
 
 
 def _texts(result: Any, top_k: int) -> list[str]:

@@ -27,6 +27,7 @@ from steprag.console.progress import say
 from steprag.engines.reasoning import MARKS, split
 from steprag.errors import ConfigError, DataError, StepFormatError
 from steprag.records.jsonl import dump_line, file_hash, line_hash
+from steprag.records.spellings import first
 from steprag.records.tables import rows_of
 from steprag.records.training_rows import Trajectory
 from steprag.runs.run import add_overwrite_option, open_run
@@ -36,8 +37,10 @@ ROLES = {word: role for role, words in {
     "system": "system developer", "user": "user human", "assistant": "assistant gpt chatgpt bing bard model",
 }.items() for word in words.split()}  # fmt: skip
 """Who speaks, by OpenAI's, ShareGPT's and Gemma's words; all others are tools."""
+ASKED, MORE = ("instruction", "question", "prompt", "problem"), ("input", "context")
+REPLY = ("output", "answer", "response", "completion", "solution")
+"""What Alpaca's fields are called there, in GSM8K, in Dolly and their kin."""
 NOTHING = ("", "<noinput>", "noinput")
-"""An `input` that says nothing."""
 _FINAL = re.compile(r"\s*^#{4}\s*(?P<answer>[^\n]+)\s*\Z", re.MULTILINE)
 """Where GSM8K's reasoning ends and its answer stands."""
 DEPTH = EpisodeConfig().depth
@@ -106,7 +109,7 @@ def import_rows(config: InstructConfig, file: Path, out: Path, overwrite: bool |
 
 
 def turns_of(row: Any) -> tuple[str, list[Turn]]:
-    """The system prompt of a row, empty where it has none, and its turns. Raises ValueError for what has none."""
+    """The system prompt of a row and its turns. Raises ValueError for what has none."""
     if not isinstance(row, dict):
         raise ValueError("no object")
     said = row.get("messages") or row.get("conversations") or _alpaca(row)
@@ -131,16 +134,16 @@ def turns_of(row: Any) -> tuple[str, list[Turn]]:
 
 def _alpaca(row: dict[str, Any]) -> list[dict[str, Any]]:
     """The same as messages; `history` is a list of [question, reply]."""
-    if "instruction" not in row or "output" not in row:
+    told, more, reply = first(row, ASKED), str(first(row, MORE) or ""), first(row, REPLY)
+    if told is None or reply is None:
         raise ValueError("neither instruction and output nor messages")
-    more = str(row.get("input") or "")
-    asked = "\n".join(filter(str.strip, (str(row["instruction"]), more * (more.strip().lower() not in NOTHING))))
-    turns = [*(row.get("history") or []), (asked, row["output"])]
+    asked = "\n".join(filter(str.strip, (str(told), more * (more.strip().lower() not in NOTHING))))
+    turns = [*(row.get("history") or []), (asked, reply)]
     if not all(isinstance(turn, list | tuple) and len(turn) == 2 for turn in turns):
         raise ValueError("history is no list of [question, reply]")
     roles = ("user", "assistant")
-    told = [{"role": role, "content": text} for turn in turns for role, text in zip(roles, turn, strict=True)]
-    return [*told[:-1], {**row, **told[-1]}]
+    messages = [{"role": role, "content": text} for turn in turns for role, text in zip(roles, turn, strict=True)]
+    return [*messages[:-1], {**row, **messages[-1]}]
 
 
 def _turn(asked: str, reply: str, thought: str = "") -> Turn:
@@ -178,6 +181,8 @@ def steps_of(
             words = "\n\n".join(filter(None, (own, neutralise(system))))
             told = [Message(role="system", content=words)] if words else []
             prompt = (*told, *before, *(message for message in shown if message["role"] != "system"))
+            if told and profile.words.system_role == "user":
+                prompt = (Message(role="user", content=f"{words}\n\n{prompt[1]['content']}"), *prompt[2:])
             said = (Message(role="assistant", content=text),)
             rows.append(Trajectory(prompt, said, name, step.action, len(state.steps) + 1, "instruct"))
             state = State(asked, (*state.steps, step), (), (*state.earlier, ()))
@@ -200,12 +205,12 @@ def written(thought: str, answer: str, grammar: Grammar, counts: Counter[str]) -
     """The completions of one reply. Reasoning stands in the thought's own tags; else in an action that keeps and may
     come first; else in free words before the answer, where the grammar has some.
     """
-    end, first, tags = grammar.answer, grammar.transitions[START], grammar.thought_tags
-    keeps = next((one for one in grammar.actions if one.name in first and one.keeps and not one.terminal
+    end, start, tags = grammar.answer, grammar.transitions[START], grammar.thought_tags
+    keeps = next((one for one in grammar.actions if one.name in start and one.keeps and not one.terminal
                   and end.name in grammar.transitions[one.name]), None)  # fmt: skip
-    if end.name not in first and not (keeps and thought):
+    if end.name not in start and not (keeps and thought):
         raise ValueError("no reasoning, which the grammar wants before the answer")
-    if thought and keeps and not (tags and end.name in first):
+    if thought and keeps and not (tags and end.name in start):
         yield _said(keeps, thought, counts)
         thought = ""
     if thought and not (tags or end.thought):

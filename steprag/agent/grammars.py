@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from steprag.agent.grammar import START, Grammar
 from steprag.agent.inert import CONTROL_TOKEN, neutralise
 from steprag.agent.stack import Action, Effect
 from steprag.engines.reasoning import left_open
 from steprag.errors import ConfigError, nearest, quoted
-from steprag.records.yaml_files import read_yaml
+from steprag.records.yaml_files import read_yaml, shaped
 
 FOLDER = Path(__file__).parents[2] / "configs" / "grammars"
 FIRST = "start"
@@ -81,11 +81,7 @@ def grammar_from(keys: Mapping[str, Any], where: object, name: str) -> Grammar:
 
     Raises ConfigError, with the key, for one that no episode could follow.
     """
-    try:
-        file = _GrammarKeys.model_validate(keys)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(f"{where}: grammar: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from None
+    file = shaped(_GrammarKeys, keys, f"{where}: grammar")
     if problem := next(_problems(file), None):
         raise ConfigError(f"{where}: grammar: {problem}")
     actions = tuple(

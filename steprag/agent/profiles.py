@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from steprag.agent.grammar import START, Grammar
 from steprag.agent.grammars import BUILT_IN, GRAMMARS, TRANSCRIPT, own_grammar
@@ -21,7 +21,7 @@ from steprag.agent.inert import neutralise
 from steprag.agent.stack import live
 from steprag.agent.tools import ToolSpec
 from steprag.errors import ConfigError, quoted
-from steprag.records.yaml_files import read_yaml
+from steprag.records.yaml_files import read_yaml, shaped
 from steprag.tree import Tree
 from steprag.types import Message, Passage, State
 
@@ -223,12 +223,7 @@ def load_profile(name: str, examples: int = 0) -> PromptProfile:
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.yaml")))
         raise ConfigError(f"prompt profile {quoted(name)} not found; known: {known} (or give the path of a YAML file)")
-    try:
-        words = _ProfileFile.model_validate(read_yaml(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: not a prompt profile: {key}: {first['msg'].lower()}") from None
+    words = shaped(_ProfileFile, read_yaml(path), f"{path}: not a prompt profile")
     if isinstance(words.grammar, str) and words.grammar.endswith((".yaml", ".yml")):
         words.grammar = read_yaml(path.parent / words.grammar)
     told: list[Any] = [words.model_dump(exclude_unset=True), examples]
@@ -270,7 +265,8 @@ def check_made_by(profile: PromptProfile, identity: Mapping[str, Any], source: P
 
 def told_grammar(manifest: Mapping[str, Any]) -> Grammar | None:
     """The user's own grammar that a run's manifest holds; None where it holds none. Raises ConfigError."""
-    told = ((manifest.get("identity") or manifest).get("prompt") or {}).get("grammar")
+    prompt = manifest.get("prompt") or (manifest.get("identity") or {}).get("prompt") or {}
+    told = prompt.get("grammar")
     if not isinstance(told, dict) or not isinstance(told.get("keys"), dict):
         return None
     return own_grammar(told["keys"], "manifest.json", str(told.get("name")).rpartition("-")[0])
