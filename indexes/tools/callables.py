@@ -47,14 +47,11 @@ class CallableTool:
 
     async def call(self, arguments: Mapping[str, Any], top_k: int) -> Sequence[Passage]:
         """What the function returns."""
-
-        def called() -> list[str]:
-            with _failing(f"tool {self.spec.name}"):
-                return _texts(self._function(**arguments), top_k)
-
+        whose = f"tool {self.spec.name}"
         if not inspect.iscoroutinefunction(self._function):
-            return said(self.spec.name, await _aside(called))
-        with _failing(f"tool {self.spec.name}"):
+            texts = await _aside(whose, lambda: _texts(self._function(**arguments), top_k))
+            return said(self.spec.name, texts)
+        with _failing(whose):
             return said(self.spec.name, _texts(await self._function(**arguments), top_k))
 
     async def aclose(self) -> None:
@@ -115,15 +112,10 @@ class FunctionRetriever:
         return tuple(self._passage(row, number) for number, row in enumerate(found[:top_k], 1))
 
     async def _called(self, function: Callable[..., Any], *given: Any) -> Any:
-        if inspect.iscoroutinefunction(function):
-            with _failing(self._place):
-                return await function(*given)
-
-        def called() -> Any:
-            with _failing(self._place):
-                return function(*given)
-
-        return await _aside(called)
+        if not inspect.iscoroutinefunction(function):
+            return await _aside(self._place, lambda: function(*given))
+        with _failing(self._place):
+            return await function(*given)
 
     def _passage(self, given: Any, number: int) -> Passage:
         row = vars(given) if isinstance(given, Passage) else given
@@ -156,17 +148,18 @@ def _texts(result: Any, top_k: int) -> list[str]:
     return [one if isinstance(one, str) else str(one) for one in several if one is not None]
 
 
-async def _aside(work: Callable[[], Found]) -> Found:
+async def _aside(whose: str, work: Callable[[], Found]) -> Found:
     """What `work` returns, in a thread that nobody waits for at the end: one that hangs must not keep the program.
 
-    Raises RetrieverError, as `work` does.
+    Raises RetrieverError for what `work` raises.
     """
     done: Future[Found] = Future()
     done.set_running_or_notify_cancel()  # who gives it up does not cancel it: the thread may still tell
 
     def run() -> None:
         try:
-            done.set_result(work())
+            with _failing(whose):
+                done.set_result(work())
         except RetrieverError as error:
             done.set_exception(error)
 

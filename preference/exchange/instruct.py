@@ -213,9 +213,8 @@ def written(thought: str, answer: str, grammar: Grammar, counts: Counter[str]) -
     if thought and keeps and not (tags and end.name in start):
         yield _said(keeps, thought, counts)
         thought = ""
-    if thought and not (tags or end.thought):
-        counts[NO_PLACE] += 1
-        thought = ""
+    counts[NO_PLACE] += bool(thought) and not (tags or end.thought)
+    thought *= bool(tags or end.thought)
     inert = thought.replace("<", "‹")
     before = f"{tags[0]}{inert}{tags[1]}" if tags else f"{' '.join(inert.split())} "
     yield before * bool(thought) + _said(end, answer, counts)

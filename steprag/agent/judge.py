@@ -171,9 +171,8 @@ def prompt_of(judge: JudgeConfig, given: Path = PROMPT, shown: Sequence[str] = (
         return given
     file = Path(judge.prompt)
     words, known = read_yaml(file), _words(given)
-    wrong = [key for key in (*known, *words) if key not in known or not isinstance(words.get(key, ""), str)]
-    wrong += [key for key in ("system", "user") if key not in words]
-    if wrong:
+    needed = {"system": None, "user": None, **words}
+    if wrong := [key for key, text in needed.items() if key not in known or not isinstance(text, str)]:
         raise ConfigError(f"judge.prompt: {file}: {quoted(wrong[0])}: give the texts {', '.join(known)}")
     if missing := [name for name in shown if f"{{{name}}}" not in words["user"]]:
         raise ConfigError(f"judge.prompt: {file}: user does not show {{{missing[0]}}}; write it where it belongs")
