@@ -24,7 +24,7 @@ from data_generation.tally import Earlier, summarise
 from indexes import open_retriever
 from steprag.agent.belief import check_scoring
 from steprag.agent.checkpoints import checked_profile
-from steprag.agent.judge import Judge, prompt_hash
+from steprag.agent.judge import Judge, prompt_hash, prompt_of
 from steprag.agent.open import OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import PLACES
@@ -37,12 +37,12 @@ from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
 from steprag.batch.tree_results import TREES
 from steprag.batch.workers import add_ray_option, slots_of, workers
 from steprag.batch.worklist import (
-    SAMPLING,
     Slots,
     Work,
     Working,
     agent_identity,
     billed,
+    model_asked,
     note_failures,
     run_calmly,
     unfinished,
@@ -52,7 +52,6 @@ from steprag.config.load import NEWEST, add_options, config_from, index_of, pars
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.policy.budget import Spending, prices_of
-from steprag.policy.client import model_identity
 from steprag.records.inputs import ids_identity, read_questions
 from steprag.runs.run import NUMBERED, Run, open_run
 from steprag.tree import Failure, Tree
@@ -203,7 +202,7 @@ def search_identity(config: GenerateConfig) -> dict[str, Any]:
     if not config.search.score:  # as in runs that were begun before there was such a key
         del identity["search"]["score"]
     if config.reward.judged:
-        judge = {**model_identity(config.judge), **config.judge.model_dump(include=SAMPLING), "prompt": prompt_hash()}
+        judge = {**model_asked(config.judge), "prompt": prompt_hash(prompt_of(config.judge))}
         identity["judge"] = judge
     return identity
 
@@ -211,7 +210,7 @@ def search_identity(config: GenerateConfig) -> dict[str, Any]:
 def searcher_for(calls: QuestionCalls, config: GenerateConfig, agent: OpenAgent) -> Searcher:
     """What one question's search works with: the agent behind the journal."""
     mine = calls.agent(agent)
-    judge = Judge(mine.judge.policy, config.reward.gold) if mine.judge else None
+    judge = Judge(mine.judge.policy, config.reward.gold, prompt_of(config.judge)) if mine.judge else None
     scorer = calls.scorer(agent.policy) if config.search.score else None
     return make_searcher(mine.environment, mine.policy.policy, judge, config, scorer)
 

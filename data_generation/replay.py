@@ -17,7 +17,7 @@ from data_generation.config import PRESETS, GenerateConfig
 from data_generation.expand import make_searcher
 from data_generation.generate import reserved_in, search_identity, search_one, tools_told
 from data_generation.tally import Earlier, summarise
-from steprag.agent.judge import Judge
+from steprag.agent.judge import Judge, prompt_of
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import check_made_by, load_profile
 from steprag.agent.tools import specs_in
@@ -92,7 +92,8 @@ async def replay(
                 source = Replay(journal, question.id, str(of["index"]))
                 environment = make_environment(profile, source, config.episode)
                 judging = source.policy("judge", greedy=config.judge.temperature == 0)
-                judge = Judge(judging, config.reward.gold) if config.reward.judged else None
+                words = prompt_of(config.judge)
+                judge = Judge(judging, config.reward.gold, words) if config.reward.judged else None
                 scorer = source.scorer() if config.search.score else None
                 searcher = make_searcher(environment, source.policy("policy"), judge, config, scorer)
                 tree = await search_one(question, searcher)

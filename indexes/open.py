@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,7 @@ from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.milvus import PREFIXES, Facts, open_milvus
 from indexes.retrieval.remote import RemoteRetriever
 from indexes.rows.passage_store import PASSAGES, PassageStore
+from indexes.tools.callables import FunctionRetriever
 from indexes.tools.toolbox import open_toolbox
 from indexes.vectors.index_types import is_exact, open_index
 from steprag.agent.retriever import GIVEN, Retriever
@@ -33,6 +35,8 @@ from steprag.records.sealed import check_files
 from steprag.records.yaml_files import read_yaml
 
 SERVICES = ("http://", "https://")
+FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
+"""module:function"""
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,9 @@ class Machine:
 
 def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = None) -> Retriever:
     """The retriever of an index folder, of a service by its URL, of a Milvus collection (milvus://HOST:PORT/NAME), of
-    an Elasticsearch index (elastic://HOST:PORT/NAME), or of what a YAML file names: tools, or the web. files:FOLDER
-    takes files that people give one by one (`steprag.agent.retriever.TakesFiles`).
+    an Elasticsearch index (elastic://HOST:PORT/NAME), of a Python function (module:function), or of what a YAML file
+    names: tools, or the web. files:FOLDER takes files that people give one by one
+    (`steprag.agent.retriever.TakesFiles`).
 
     Raises ConfigError or DataError where folder and manifest do not agree, where the folder lacks what the mode needs,
     or where no service answers.
@@ -74,6 +79,8 @@ def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = Non
         from indexes.web.sources import open_web
 
         return open_web(file, opened)
+    if FUNCTION.fullmatch(str(path_or_url)) and not Path(path_or_url).exists():
+        return FunctionRetriever(str(path_or_url), config)
     return open_folder(path_or_url, config)
 
 

@@ -205,7 +205,7 @@ def one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> tuple[Any, G
 def _told_grammar(file: Path, source: dict[str, Any]) -> Grammar | None:
     """What the first tree of a file, or else the manifest beside it, says of the grammar; None where neither does."""
     first = next(read_trees(file), None)
-    named = {"grammar": first[0].grammar} if first and first[0].grammar else source
+    named = {**source, "grammar": first[0].grammar} if first and first[0].grammar else source
     return grammar_of(named) if named else None
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from pydantic import ValidationError
-
 from preference.config import PairsStageConfig, Part
 from preference.filters import checks, content_reader
 from preference.kept import grounded
@@ -15,6 +13,7 @@ from preference.rewards import rewards
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import line_hash
+from steprag.records.yaml_files import shaped
 from steprag.tree import Tree
 
 
@@ -30,12 +29,7 @@ def view_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, 
     configuration. A row's `rule` names what dropped the pair, None where it passed every rule and filter that looks at
     one pair alone. Raises ConfigError where the options are none.
     """
-    try:
-        config = PairsStageConfig.model_validate(options)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"reward rule: {where}: {first['msg'].lower()}") from None
+    config = shaped(PairsStageConfig, options, "reward rule")
     if config.label.own:  # named by a request, or by a folder that may be a stranger's
         raise ConfigError(f"reward rule: {quoted(config.label.own[0])} is somebody's code, which is not run to look at "
                           "a tree; choose another rule")  # fmt: skip

@@ -53,6 +53,7 @@ COMMANDS = (
     Command("trees worked", "data_generation.worked", "worked episodes to supervised steps"),
     Command("trees belief", "data_generation.belief", "adds to finished trees what the policy believes of the answer"),
     Command("pairs import", "preference.exchange.proguide", "a published RAG_ProGuide.json to pairs and its prompts"),
+    Command("pairs instruct", "preference.exchange.instruct", "instruction data to supervised steps of any grammar"),
     Command("pairs people", "preference.exchange.people", "what people changed and corrected in conversations"),
     Command("pairs export", "preference.exchange.export", "pairs for other tools: LLaMA-Factory, OpenAI, verl"),
     Command("pairs leakage", "preference.report.leakage", "looks for evaluation questions in a pairs folder"),

@@ -21,6 +21,7 @@ from data_generation.config import GenerateConfig
 from indexes.web.config import WebFileConfig
 from inference.config import InferConfig
 from preference.config import PairsStageConfig
+from steprag.agent.grammars import GRAMMARS
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import PLACES
 from steprag.cli import COMMANDS, MOVED, NOUNS, main
@@ -192,8 +193,8 @@ RECIPES = sorted((ROOT / "configs").glob("*/*.yaml"))
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_every_recipe_loads_and_differs_from_the_defaults(path: Path) -> None:
-    if path.parent.name == "prompts":
-        assert load_profile(path.stem).hash
+    if path.parent.name in ("prompts", "grammars"):
+        assert path.stem in GRAMMARS if path.parent.name == "grammars" else load_profile(path.stem).hash
         return
     if path.parent.name == "judge":
         words = yaml.safe_load(path.read_text())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from steprag.agent.grammars import COT, DIRECT, SEARCH_R1, TRANSCRIPT
+from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.judge import Judge, VerdictFormat
 from steprag.batch.database import KeptCalls
 from steprag.cli import main
@@ -331,8 +331,8 @@ def test_fields_that_an_endpoint_refuses_are_left_out_or_renamed(
     bench = replying(
         lambda request: (200, said(TEXT)) if both and len({*fields} & request.keys()) < 2 else reply(request)
     )
-    bench.ask(DIRECT, n=3, fresh=True)
-    sample = bench.ask(DIRECT, n=3)
+    bench.ask(GRAMMARS["direct"], n=3, fresh=True)
+    sample = bench.ask(GRAMMARS["direct"], n=3)
     assert isinstance(sample, Sample), sample
     sent = bench.endpoint.requests
     last = sent[-1]
@@ -352,7 +352,7 @@ def test_a_value_that_is_refused_ends_the_run_and_names_its_key(
     role: type[PolicyConfig], message: str, words: str, replying: Replying
 ) -> None:
     bench = replying(lambda request: (400, error_of(message)))
-    error = bench.ask(DIRECT, role=role, fresh=True)
+    error = bench.ask(GRAMMARS["direct"], role=role, fresh=True)
     assert type(error) is ConfigError
     assert words in str(error)
     assert len(bench.endpoint.requests) == 1
@@ -442,7 +442,7 @@ def test_keys_say_what_is_sent(replying: Replying) -> None:
 def test_completions_end_at_their_stop_string(
     content: str, finish: str | None, text: str, end: str, replying: Replying
 ) -> None:
-    (completion,) = replying(said(content, finish)).ask(COT).completions
+    (completion,) = replying(said(content, finish)).ask(GRAMMARS["cot"]).completions
     assert (completion.text, completion.finish) == (text, end)
 
 
@@ -458,7 +458,7 @@ def test_no_tag_is_closed_for_a_model_that_ended_by_itself(
     """Where the engine says so; one that says nothing is taken to have stopped at the tag."""
     choice = {"message": {"content": "<answer> lek"}, "finish_reason": "stop", **told}
     bench = replying({"choices": [choice]})
-    sample = bench.ask(DIRECT, streamed=streamed, fresh=True, engine=engine, allowed=("answer",))
+    sample = bench.ask(GRAMMARS["direct"], streamed=streamed, fresh=True, engine=engine, allowed=("answer",))
     assert sample.completions[0].text == "<answer> lek" + "</answer>" * closed
 
 
@@ -503,7 +503,7 @@ def test_reasoning_is_not_heard(replying: Replying) -> None:
 
 def test_reasoning_that_belongs_to_the_grammar_stays(replying: Replying) -> None:
     text = "<think> I know. </think><answer> lek </answer>"
-    (completion,) = replying(said(text)).ask(SEARCH_R1).completions
+    (completion,) = replying(said(text)).ask(GRAMMARS["search-r1"]).completions
     assert (completion.text, completion.reasoning) == (text, "")
 
 

@@ -1,4 +1,4 @@
-"""The prompts of every profile, byte for byte. Those of the older profiles are as before there was a stack.
+"""The prompts and constraints of every profile, byte for byte. Those of older profiles are as before there was a stack.
 
 When a prompt is meant to change, write the file anew with `STEPRAG_ACCEPT=1 python -m tests.test_golden_prompts`.
 """
@@ -44,8 +44,17 @@ def played(name: str) -> dict[str, object]:
         return told
 
     told = asyncio.run(prompts())
-    digest = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
-    return {"prompts": len(told), "hash": digest, "profile": profile.hash, "grammar": profile.grammar.hash}
+    forms = [[form(after) for form in (profile.grammar.gbnf, profile.grammar.regex)]
+             for after in profile.grammar.transitions.values()]  # fmt: skip
+    return {
+        "prompts": len(told), "hash": digest(told), "profile": profile.hash, "grammar": profile.grammar.hash,
+        "forms": digest(forms),
+    }  # fmt: skip
+
+
+def digest(told: object) -> str:
+    """16 hex digits of a hash of plain data."""
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,10 +1,9 @@
-"""`Index` and `Agent`: plain calls, also where a loop runs; what a notebook shows; the page of parts of one's own."""
+"""`Index` and `Agent`: plain calls, also where a loop runs; what a notebook shows."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from steprag import Agent, Index, Passage, Question, read_records
 from steprag.cli import main
 from steprag.errors import BudgetReached, ConfigError, PolicyError, RequestError, RetrieverError
 from steprag.library.background import run
-from steprag.net.hosts import listen
 from steprag.records.training_rows import Pair
 from tests.browser import browser, page_in
 from tests.fakes import (
@@ -31,16 +29,13 @@ from tests.fakes import (
     evidence,
     query,
     serve,
-    wait_for,
 )
-from tests.indexing import words_index
 from tests.viewing import MARKUP, shipped_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 __all__ = ["browser"]
-HOWTO = Path(__file__).parent.parent / "docs" / "howto" / "own-parts.md"
 LEK = "Prices in Albania are quoted in the lek."
 
 
@@ -147,33 +142,6 @@ def test_an_engine_that_nobody_stopped_ends_with_the_program() -> None:
     assert "Traceback" not in ended.stderr
     assert "pending" not in ended.stderr
     assert not [pid for pid in engines if Path(f"/proc/{pid}").exists()]
-
-
-def test_the_page_of_own_parts_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with listen("127.0.0.1", 0) as free:
-        text = HOWTO.read_text(encoding="utf-8").replace("8890", str(free.getsockname()[1]))
-    shipped_run(tmp_path / "runs" / "demo", 3)
-    words_index(tmp_path, WORLD)
-    monkeypatch.chdir(tmp_path)
-    for block in re.findall(r"```(?:python|yaml)\n(.*?)```", text, re.DOTALL):
-        Path(block.partition("\n")[0].removeprefix("# ")).write_text(block)
-    server = subprocess.Popen([sys.executable, "my_server.py"], stderr=subprocess.DEVNULL)
-    try:
-        with serve(chat_reply(lambda prompt, draw: answer("lek"))) as endpoint:
-            served = ["--base_url", endpoint.url, "--policy.engine", "openai", "--model", "double"]
-            wait_for(lambda: main(["index", "search", "--index", re.findall(r"http://127\S+", text)[0], "Lima"]) == 0)
-            for command in re.findall(r"^    steprag (.*)$", text, re.MULTILINE):
-                assert main(shlex.split(command) + (served if command.startswith("ask") else [])) == 0
-    finally:
-        server.kill()
-        server.wait()
-    said = capsys.readouterr().out
-    assert "It is yellow." in said
-    assert "season" in said
-    assert "<answer> lek </answer>" in said
-    assert (tmp_path / "runs" / "brief" / "pairs.train.jsonl").stat().st_size
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -33,7 +33,8 @@ from indexes.web.extraction import BoundedProcess
 from steprag.config.sections import Positive, Section
 from steprag.console.progress import Progress, say
 from steprag.engines.threads import usable_cores
-from steprag.extras import need
+from steprag.errors import ConfigError, quoted
+from steprag.extras import code_hash, function_at, need
 from steprag.records.json_text import decoded
 from steprag.records.jsonl import file_hash, read_records, write_records
 from steprag.types import Passage
@@ -61,6 +62,8 @@ _WORD = re.compile(rf"[{_NO_BLANKS}]{{1,2}}|[^\s{_NO_BLANKS}]+")
 _END = re.compile(r"(\S*[.!?…]+[\"'”’)\]]*)\s+(?=[^a-z\s])|[。！？]+[」』”’）]*")
 _SHORT = re.compile(r"\W*([^\W\d_]|Dr|Mr|Mrs|Ms|Prof|St|No|Nr|Art|Abs|vs|cf|pp|Fig|ca|bzw)\.")
 """What ends with a full stop and ends no sentence."""
+Block = tuple[str, int, str]
+"""Part of a document: its role ("h" a heading, "p" a paragraph, "r" a row of a table), page (0: none) and text."""
 Trouble = tuple[str, int, str]
 """A problem's kind, its page (0: the whole file) and what is said of it."""
 
@@ -69,6 +72,7 @@ class DocumentsConfig(Section):
     seconds: float = Field(default=60.0, gt=0, description="reading one document; more, and it is left out")
     memory_mb: Positive = Field(default=2048, description="memory of the process that reads a document")
     megabytes: Positive = Field(default=512, description="a file's size; a larger one is left out")
+    chunker: str | None = Field(default=None, description="module:function that cuts documents; none: 100 words each")
 
 
 class Told(NamedTuple):
@@ -81,6 +85,11 @@ class Told(NamedTuple):
 
 
 _TOLD = TypeAdapter(Told)
+
+
+_PART: dict[str, type] = {"text": str, "title": str, "page": int}
+LONGEST = 20_000
+"""Characters of a text that a user's chunker may make."""
 
 
 @dataclass
@@ -113,8 +122,11 @@ class Documents:
     def __init__(self, corpus: Path, config: DocumentsConfig, known: Path | None = None) -> None:
         """Raises ModuleNotFoundError where a package is missing that one of the files is read with."""
         self._root, self._config, self._known = corpus if corpus.is_dir() else corpus.parent, config, known
+        self._cut, self._form = (cut, FORM) if config.chunker is None else own_chunker(config.chunker)
         self.others, self._workers, self._gave = Counter[str](), threading.local(), list[Document]()
         self.found = [Document(corpus.name)] if corpus.is_file() else sorted(self._found(), key=lambda one: one.path)
+        for one in self.found:
+            one.form = self._form
         for kind in {KINDS[Path(one.path).suffix.lower()] for one in self.found if not one.problems}:
             for package in PACKAGES.get(kind, ("lxml",)):
                 need(package)
@@ -149,8 +161,8 @@ class Documents:
 
     @cached_property
     def identity(self) -> str:
-        """SHA-256 over names and contents, bounds and `FORM`. A file that has kept its size and time is not hashed."""
-        whole = hashlib.sha256(f"{FORM} {self._config.model_dump_json()}".encode())
+        """SHA-256 over names and contents, bounds and form. A file that has kept its size and time is not hashed."""
+        whole = hashlib.sha256(f"{self._form} {self._config.model_dump_json(exclude_none=True)}".encode())
         for one in self.found:
             if not one.problems:
                 self._look(one)
@@ -209,7 +221,7 @@ class Documents:
     def _stands(self, one: Document, before: Document) -> bool:
         """Takes over what a document gave before, where its content is the same and all that it gave is at hand."""
         unsure = before.repeated or any(kind in _UNSURE for kind, _, _ in before.problems)
-        if unsure or (one.sha256, FORM) != (before.sha256, before.form):
+        if unsure or (one.sha256, self._form) != (before.sha256, before.form):
             return False
         one.pages, one.dropped, one.problems, one.read = before.pages, before.dropped, before.problems, False
         return True
@@ -232,7 +244,7 @@ class Documents:
             self._workers.own.end()
             told = Told(0, [], {}, [trouble])
         one.pages, one.dropped, one.problems = told.pages, told.dropped, told.problems
-        passages = list(cut(told.blocks, one.path))
+        passages = list(self._cut(told.blocks, one.path))
         facts = path.stat() if path.is_file() else None
         if facts is None or not one.is_as(Document("", facts.st_size, facts.st_mtime_ns)):
             one.problems, passages = [("changed", 0, "changed while it was read: run the command again")], []
@@ -291,7 +303,7 @@ class Originals:
         return path if same else None
 
 
-def cut(blocks: Iterable[tuple[str, int, str]], path: str) -> Iterator[Passage]:
+def cut(blocks: Iterable[Block], path: str) -> Iterator[Passage]:
     """A document's blocks as passages of `MOST` words or a little more. A heading begins a passage, and sentences and
     rows of tables stay whole where they are no longer than one.
     """
@@ -308,6 +320,33 @@ def cut(blocks: Iterable[tuple[str, int, str]], path: str) -> Iterator[Passage]:
             title = ", ".join(filter(None, (Path(path).name, f"p. {begins}" if begins else "", heading)))
             yield Passage(f"{path}#{made}", title, passage)
         section, heading = [], text if len(text) <= 120 else f"{text[:119]}…"
+
+
+def own_chunker(place: str) -> tuple[Callable[[Iterable[Block], str], Iterator[Passage]], int]:
+    """A user's `chunk(blocks, path)` in place of `cut`, and a form of its own by its code: another one reads every
+    document anew. It returns rows: a text, or an object with `text` and, where it likes, `title` and `page`.
+
+    Raises ConfigError, also while it cuts, for what it raises and for rows of another shape.
+    """
+    function, form = function_at(place, "documents.chunker"), int(code_hash(place, "documents.chunker")[:12], 16)
+
+    def chunked(blocks: Iterable[Block], path: str) -> Iterator[Passage]:
+        try:
+            rows = [*function([*blocks], path)]
+        except Exception as error:  # whatever a stranger's code raises
+            told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise ConfigError(f"documents.chunker: {place} fails on {path}: {told}") from error
+        for number, row in enumerate(rows, 1):
+            part: Any = {"text": row} if isinstance(row, str) else row
+            typed = isinstance(part, dict) and all(type(value) is _PART.get(key) for key, value in part.items())
+            if not typed or not 0 < len(part.get("text", "").strip()) <= LONGEST:
+                raise ConfigError(f"documents.chunker: {place} returned {quoted(row)} as row {number} of {path}: give "
+                                  f"texts of 1 to {LONGEST:,} characters, or {{text, title, page}}")  # fmt: skip
+            page = f"p. {part['page']}" if part.get("page") else ""
+            title = ", ".join(filter(None, (Path(path).name, page, part.get("title"))))
+            yield Passage(f"{path}#{number}", title, part["text"].strip())
+
+    return chunked, form
 
 
 def _equal_parts(section: list[tuple[str, int, str]]) -> Iterator[tuple[int, str]]:

@@ -80,9 +80,7 @@ class RemoteRetriever:
     def _checked(self, health: dict[str, Any]) -> str:
         """The fingerprint of what is served; of the URL where the service does not tell."""
         config = self._config
-        for key in ("reranker", "links", "fusion", "dense_weight"):
-            if getattr(config, key) != RetrieverConfig.model_fields[key].default:
-                raise ConfigError(f"{self._url} searches as it was started; leave retriever.{key} to the service")
+        check_alone(config, self._url, "the service")
         if config.mode not in ("auto", health.get("mode")):
             serves = health.get("mode", "what it does not tell")
             raise ConfigError(f"retriever.mode is {config.mode}, and {self._url} serves {serves}")
@@ -156,7 +154,7 @@ class RemoteRetriever:
         problem = ""
         for item in rows:
             try:
-                kept.append(self._passage(item))
+                kept.append(passage_of(item, self._url))
             except DataError as error:
                 problem = error.problem
         if problem and not kept:
@@ -171,23 +169,31 @@ class RemoteRetriever:
         (found,) = told["result"]
         return found
 
-    def _passage(self, item: Any) -> Passage:
-        """A row of a reply: a document, alone or beside a score. A text alone is FlashRAG's `contents`; a document
-        without an id is named by its content. Raises DataError where it has no text.
-        """
-        row = item if isinstance(item, dict) and "document" in item else {"document": item}
-        score: Any = row.get("score")
-        document: Any = {"contents": row["document"]} if isinstance(row["document"], str) else row["document"]
-        if isinstance(document, dict) and not any(plain(document.get(key)) for key in PASSAGE_IDS):
-            document = {**document, "id": line_hash(dump_line(document))}
-        passage = passage_from_row(document, self._url, 1)
-        if all(isinstance(document.get(key), str) for key in ("id", "text", "title")):
-            passage = Passage(document["id"], document["title"], document["text"])  # as a service of ours has them
-        known = type(score) in (int, float) and abs(score) <= sys.float_info.max  # no yes or no, NaN or infinity
-        return replace(passage, score=float(score) if known else None)
-
     def _refused(self) -> ConfigError:
         return ConfigError(f"{self._url} refuses the token: put its token in {self._config.token_env}")
+
+
+def check_alone(config: RetrieverConfig, place: str, to: str) -> None:
+    """Raises ConfigError where `config` says how to rank what is ranked elsewhere."""
+    for key in ("reranker", "links", "fusion", "dense_weight"):
+        if getattr(config, key) != RetrieverConfig.model_fields[key].default:
+            raise ConfigError(f"{place} searches as it was started; leave retriever.{key} to {to}")
+
+
+def passage_of(item: Any, source: str) -> Passage:
+    """A row of a reply of `source`: a document, alone or beside a score. A text alone is FlashRAG's `contents`; a
+    document without an id is named by its content. Raises DataError where it has no text.
+    """
+    row = item if isinstance(item, dict) and "document" in item else {"document": item}
+    score: Any = row.get("score")
+    document: Any = {"contents": row["document"]} if isinstance(row["document"], str) else row["document"]
+    if isinstance(document, dict) and not any(plain(document.get(key)) for key in PASSAGE_IDS):
+        document = {**document, "id": line_hash(dump_line(document))}
+    passage = passage_from_row(document, source, 1)
+    if all(isinstance(document.get(key), str) for key in ("id", "text", "title")):
+        passage = Passage(document["id"], document["title"], document["text"])  # as a service of ours has them
+    known = type(score) in (int, float) and abs(score) <= sys.float_info.max  # no yes or no, NaN or infinity
+    return replace(passage, score=float(score) if known else None)
 
 
 def _decoded(reply: Reply) -> Any:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from indexes.tools.callables import CallableTool
 from steprag.agent.retriever import Retriever
@@ -30,7 +30,7 @@ from steprag.agent.tools import BadCall, ToolSpec, call_of, spec_of
 from steprag.errors import ConfigError, RetrieverError
 from steprag.extras import remedy
 from steprag.records.jsonl import existing
-from steprag.records.yaml_files import read_yaml
+from steprag.records.yaml_files import read_yaml, shaped
 from steprag.types import Passage
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -185,12 +185,7 @@ class IndexTool:
 
 def open_toolbox(path: Path, opened: Opened) -> ToolBox:
     """The tools of a file. `opened` opens the indexes that it names. Raises ConfigError with file and key."""
-    try:
-        entries = ToolsFile.model_validate(read_yaml(path)).tools
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: {where}: {first['msg'].lower()}") from None
+    entries = shaped(ToolsFile, read_yaml(path), path).tools
     tools: list[Tool] = []
     bounds: dict[str, Bounds] = {}
     for name, entry in entries.items():

@@ -19,7 +19,7 @@ from inference.predictions import predictions_file, read_predictions
 from inference.scoring.figures import shown
 from inference.scoring.scores import mean
 from steprag.agent.inert import neutralise
-from steprag.agent.judge import asked
+from steprag.agent.judge import asked, prompt_of
 from steprag.agent.profiles import fill
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.worklist import ask_each, failures_in, model_asked, run_calmly
@@ -89,15 +89,16 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
     predictions = {prediction.id: prediction for prediction in read_predictions(run)}
     if not predictions:
         raise ConfigError(f"{file} holds no prediction to judge")
+    words = prompt_of(config.judge, PROMPT, ("question", "golden", "answer"))
     questions = [Question(p.id, p.question, p.golden_answers) for p in predictions.values()]
     identity = {
         "predictions": file_hash(file),
-        "prompt": {"hash": file_hash(PROMPT)[:16]},
+        "prompt": {"hash": file_hash(words)[:16]},
         "judge": model_asked(config.judge),
     }
 
     async def one(question: Question, policy: Policy) -> Verdict:
-        return await verdict(predictions[question.id], policy)
+        return await verdict(predictions[question.id], policy, words)
 
     with open_run(out, "judge", identity=identity, config=config.model_dump()) as run_of_judge:
         verdicts = Results(out / "verdicts.jsonl", VERDICTS)
@@ -111,17 +112,17 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
     return scores, failed
 
 
-async def verdict(prediction: Prediction, policy: Policy) -> Verdict:
+async def verdict(prediction: Prediction, policy: Policy, words: Path = PROMPT) -> Verdict:
     """An episode without an answer is wrong without asking. A reply that is neither word gives `right` None."""
     if prediction.prediction is None:
         return Verdict(prediction.id, right=False, text="", usage=Usage())
-    said = await asked(policy, render(prediction, prediction.prediction), ("right",), parse, seed=0)
+    said = await asked(policy, render(prediction, prediction.prediction, words), ("right",), parse, seed=0)
     return Verdict(prediction.id, None if said.score is None else said.score > 0, said.text, said.usage)
 
 
-def render(prediction: Prediction, answer: str) -> tuple[Message, ...]:
+def render(prediction: Prediction, answer: str, prompt: Path = PROMPT) -> tuple[Message, ...]:
     """The judge's prompt: question, golden answers and `answer`. All are neutralised: they are data."""
-    words = _words()
+    words = _words(prompt)
     golden = neutralise(" / ".join(prediction.golden_answers))
     question, said = neutralise(prediction.question), neutralise(answer)
     user = fill(words["user"], question=question, golden=golden, answer=said).strip()
@@ -129,8 +130,8 @@ def render(prediction: Prediction, answer: str) -> tuple[Message, ...]:
 
 
 @cache
-def _words() -> dict[str, str]:
-    return read_yaml(PROMPT)
+def _words(file: Path) -> dict[str, str]:
+    return read_yaml(file)
 
 
 def parse(reply: str) -> float | None:

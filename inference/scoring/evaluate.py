@@ -13,6 +13,7 @@ from inference.predictions import read_predictions
 from inference.scoring.bertscore import with_bertscore, write_bertscore
 from inference.scoring.figures import figures, quality_of, shown
 from inference.scoring.scores import HARNESS, Score, mean, word_score
+from steprag.agent.profiles import told_grammar
 from steprag.batch.worklist import failures_in
 from steprag.config.load import parse_arguments
 from steprag.errors import ConfigError
@@ -57,6 +58,7 @@ def evaluate(run: Path) -> dict[str, Any]:
         usage += prediction.usage
     each, bert = with_bertscore(run, each)
     manifest = checked_manifest(run, "identity")
+    told_grammar(manifest)
     failed = len(failures_in(run).keys() - {one.id for one in each})
     if not each and not failed:
         raise ConfigError(f"{run} has no predictions to score")

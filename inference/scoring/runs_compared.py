@@ -14,6 +14,7 @@ from inference.scoring.bertscore import with_bertscore
 from inference.scoring.evaluate import episode_seconds
 from inference.scoring.figures import KINDS, figures, gain, quality_of, values_of
 from inference.scoring.scores import ERRORS, HARNESS, Score, mean, word_score
+from steprag.agent.profiles import told_grammar
 from steprag.batch.worklist import FAILED, failures_in
 from steprag.errors import ConfigError, quoted
 from steprag.runs.run import checked_manifest, has_ended
@@ -78,6 +79,7 @@ def read_run(folder: Path, name: str, *, forced: bool = False, scores: Iterable[
     if is_results(folder):
         return _of_flashrag(folder, name, forced)
     manifest = checked_manifest(folder, "identity")
+    told_grammar(manifest)
     stage, identity = manifest.get("stage"), manifest["identity"]
     if stage not in ("infer", "serve"):
         raise ConfigError(f"{folder} is a run of {quoted(stage)}, not of 'infer' or 'serve'")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
-from steprag.agent.grammars import GRAMMARS
+from steprag.agent.grammars import OPENINGS
 from steprag.errors import quoted
 from steprag.scores.stats import share_interval
 from steprag.types import Prediction, Turn
@@ -19,7 +19,7 @@ NO_ACTION = "none"
 """The action of a refused completion that opens no action's tag."""
 PARTS = 20
 """Points of a curve over time at most."""
-_OPENING = re.compile(f"<({'|'.join(sorted({action.name for one in GRAMMARS.values() for action in one.actions}))})>")
+_TAG = re.compile(r"<[^<>\s]+>")
 
 EARLY = 20
 """Completions after which a run whose completions are nearly all refused says so."""
@@ -47,9 +47,8 @@ Written = dict[str, dict[str, int]]
 
 
 def opened(text: str) -> str:
-    """The action whose tag a completion opens first; `NO_ACTION` where it opens none."""
-    found = _OPENING.search(text)
-    return found[1] if found else NO_ACTION
+    """The action whose tag a completion opens first, of any grammar that this process has read; else `NO_ACTION`."""
+    return next((OPENINGS[tag] for tag in _TAG.findall(text) if tag in OPENINGS), NO_ACTION)
 
 
 def said_in(prediction: Prediction) -> list[Said]:

@@ -17,6 +17,7 @@ from functools import cached_property
 from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.stack import Action, Effect, idle
 from steprag.agent.tools import BadCall, ToolSpec, call_of
+from steprag.engines.reasoning import left_open
 from steprag.errors import StepFormatError
 from steprag.types import Completion, Step
 
@@ -44,9 +45,9 @@ class Grammar:
 
     `thought_chars` bounds a thought in constrained output, as `Action.content_chars` the content. `lenient`: the parser
     lets the lead be missing and a full stop follow the closing tag. `stops`: a completion is stopped at a closing tag,
-    for models that would write on; constrained output may contain one newline before the closing tag. `thinks`:
-    constrained output has the thought as `<think>…</think>`, in any number of lines. `must_think`: it has one, though
-    the parser would do without.
+    for models that would write on; constrained output may contain one newline before the closing tag. `thought_tags`:
+    constrained output has the thought between these, in any number of lines. `must_think`: it has one, though the
+    parser would do without.
     """
 
     name: str
@@ -55,8 +56,13 @@ class Grammar:
     thought_chars: int = 240
     lenient: bool = False
     stops: bool = False
-    thinks: bool = False
+    thought_tags: tuple[str, str] | None = None
     must_think: bool = False
+
+    @property
+    def thinks(self) -> bool:
+        """Whether its thoughts are what is else split off as a model's reasoning: they stay in the completion."""
+        return bool(self.thought_tags and left_open(self.thought_tags[0]))
 
     def with_tools(self, tools: tuple[ToolSpec, ...]) -> Grammar:
         """The same grammar whose calls name one of `tools`; a single tool need not be named, so it changes nothing."""
@@ -133,7 +139,7 @@ class Grammar:
         if CONTROL_TOKEN.search(text):
             raise StepFormatError("control_token", text)
         tags = self._tag.findall(text)
-        if len(tags) > 2 and _one_is_closed(tags):
+        if len(tags) > 2 and self._one_is_closed(tags):
             raise StepFormatError("several_actions", f"{len(tags)} tags")
         # Asked of two tags alone: on many that stay open the search would be quadratic in their number.
         match = self._complete.search(text) if len(tags) == 2 else None
@@ -142,7 +148,8 @@ class Grammar:
         return self._step(text, match, allowed)
 
     def _step(self, text: str, match: re.Match[str], allowed: tuple[str, ...]) -> Step:
-        action, content = self.action(match["name"]), match["content"].strip()
+        place, content = next((place, found) for place, found in enumerate(match.groups()) if found is not None)
+        action, content = self.actions[place], content.strip()
         if not content:
             raise StepFormatError("empty_content", text)
         trailing = text[match.end() :].strip()
@@ -162,36 +169,40 @@ class Grammar:
     def gbnf(self, allowed: tuple[str, ...]) -> str:
         """The allowed steps as a GBNF grammar (llama.cpp, vLLM)."""
         actions = [self.action(name) for name in allowed]
-        bare = [action.name for action in actions if not action.thought]
-        after = " | ".join(action.name for action in actions if action.thought)
+        bare = [self._rule(action) for action in actions if not action.thought]
+        after = " | ".join(self._rule(action) for action in actions if action.thought)
         # One thought before all that may follow it: with one for each, xgrammar's masks take up to 20 times as long.
         words = f"thought {_quoted(' ')}"
-        before = "thought" if self.thinks else words if self.must_think else f"({words})?"
+        before = "thought" if self.thought_tags else words if self.must_think else f"({words})?"
         thinking = [f"{before} ({after})"] if after else []
         rules = [f"root ::= {' | '.join(thinking + bare)}"]
         for action in actions:
             head, tail = _quoted(action.head), ('"\\n"? ' if self.stops else "") + _quoted(action.closing)
-            content = f"[^<>\\n ] [^<>\\n]{{0,{action.content_chars}}}"
+            content = f"[^<>\\n ] {_inner(action)}{{0,{action.content_chars}}}"
             if action.tools:
                 content = f"({' | '.join(_quoted(f'{tool.name}: ') for tool in action.tools)}) {content}"
-            rules.append(f'{action.name} ::= {head} " "? {content} {tail}')
+            rules.append(f'{self._rule(action)} ::= {head} " "? {content} {tail}')
         free = f"[^<>\\n]{{1,{self.thought_chars}}}"
-        tagged = f'"<think>" [^<>]{{1,{self.thought_chars}}} "</think>" [ \\n]{{0,2}}'
+        if self.thought_tags:
+            opening, closing = map(_quoted, self.thought_tags)
+            free = f"{opening} [^<>]{{1,{self.thought_chars}}} {closing} [ \\n]{{0,2}}"
         if after:
-            rules.append(f"thought ::= {tagged if self.thinks else free}")
+            rules.append(f"thought ::= {free}")
         return "\n".join(rules) + "\n"
 
     def regex(self, allowed: tuple[str, ...]) -> str:
         """The allowed steps as a regular expression (SGLang), the same language as `gbnf`."""
+        words = f"[^<>\\n]{{1,{self.thought_chars}}} "
+        before = words if self.must_think else f"(?:{words})?"
+        if self.thought_tags:
+            opening, closing = map(_escaped, self.thought_tags)
+            before = f"{opening}[^<>]{{1,{self.thought_chars}}}{closing}[ \\n]{{0,2}}"
         forms = []
         for action in map(self.action, allowed):
-            words = f"[^<>\\n]{{1,{self.thought_chars}}} "
-            tagged = f"<think>[^<>]{{1,{self.thought_chars}}}</think>[ \\n]{{0,2}}"
-            before = tagged if self.thinks else words if self.must_think else f"(?:{words})?"
             thought = before if action.thought else ""
-            head, tail = _escaped(action.head), ("\\n?" if self.stops else "") + action.closing
+            head, tail = _escaped(action.head), ("\\n?" if self.stops else "") + _escaped(action.closing)
             names = f"(?:{'|'.join(_escaped(f'{tool.name}: ') for tool in action.tools)})" if action.tools else ""
-            forms.append(f"{thought}{head} ?{names}[^<>\\n ][^<>\\n]{{0,{action.content_chars}}}{tail}")
+            forms.append(f"{thought}{head} ?{names}[^<>\\n ]{_inner(action)}{{0,{action.content_chars}}}{tail}")
         return "|".join(f"(?:{form})" for form in forms)
 
     def schema(self, allowed: tuple[str, ...]) -> None:
@@ -212,28 +223,39 @@ class Grammar:
                 if action.name not in lengths and any(after in lengths for after in self.transitions[action.name])
             }
             if not reached:
-                raise ValueError(f"grammar {self.name}: no way to an end from {set(self._by_name) - set(lengths)}")
+                raise ValueError(f"grammar {self.name}: no way to an end from {sorted({*self._by_name} - {*lengths})}")
             lengths |= reached
         return lengths
 
+    def _rule(self, action: Action) -> str:
+        """The name of an action's rule: llama.cpp takes letters, digits and - alone."""
+        plain = re.fullmatch(r"(?!(?:root|thought|action\d+)$)[A-Za-z0-9-]+", action.name)
+        return action.name if plain else f"action{[*self._by_name].index(action.name)}"
+
+    @cached_property
+    def _closed_by(self) -> dict[str, str]:
+        """Each action's closing tag, and the opening one."""
+        return {action.closing: action.opening for action in self.actions}
+
+    def _one_is_closed(self, tags: list[str]) -> bool:
+        """Whether an opening tag is followed by its closing one."""
+        opened: set[str] = set()
+        return any(self._closed_by.get(tag) in opened or opened.add(tag) for tag in tags)
+
     @cached_property
     def _tag(self) -> re.Pattern[str]:
-        return re.compile("</?(?:" + "|".join(map(re.escape, self._by_name)) + ")>")
+        return re.compile("|".join(map(re.escape, [*self._closed_by, *self._closed_by.values()])))
 
     @cached_property
     def _complete(self) -> re.Pattern[str]:
-        names = "|".join(map(re.escape, self._by_name))
-        return re.compile(rf"<(?P<name>{names})>(?P<content>.*?)</(?P=name)>", re.DOTALL)
+        """An action's tags with the content between them: a group for each action."""
+        tagged = (f"{re.escape(action.opening)}(.*?){re.escape(action.closing)}" for action in self.actions)
+        return re.compile("|".join(tagged), re.DOTALL)
 
 
-def _one_is_closed(tags: list[str]) -> bool:
-    """Whether an opening tag is followed by its closing one."""
-    opened: set[str] = set()
-    for tag in tags:
-        if tag.startswith("</") and tag.replace("/", "", 1) in opened:
-            return True
-        opened.add(tag)
-    return False
+def _inner(action: Action) -> str:
+    """What content is made of behind its first character."""
+    return "[^<>]" if action.lines else "[^<>\\n]"
 
 
 def _escaped(text: str) -> str:

@@ -16,7 +16,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
-from steprag.errors import PolicyError
+from steprag.config.sections import JudgeConfig
+from steprag.errors import ConfigError, PolicyError, quoted
 from steprag.policy.protocols import Policy, Repeating
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import file_hash
@@ -99,14 +100,15 @@ class Judgement(Generic[Read]):
 
 @dataclass(frozen=True)
 class Judge:
-    """Scores states. `gold`: it is shown the golden answers."""
+    """Scores states. `gold`: it is shown the golden answers. `prompt`: its words (`prompt_of`)."""
 
     policy: Policy
     gold: bool
+    prompt: Path = PROMPT
 
     async def score(self, question: Question, state: State, *, seed: int) -> Judgement[float]:
         """From 0 to 1. Raises PolicyError."""
-        messages = render(question, state, gold=self.gold)
+        messages = render(question, state, gold=self.gold, prompt=self.prompt)
         return await asked(self.policy, messages, ("score",), parse_score, seed=seed)
 
 
@@ -152,13 +154,29 @@ def parse_score(reply: str) -> float | None:
     return int(text) / 100 if re.fullmatch(r"100|[1-9]?[0-9]", text) else None
 
 
-def render(question: Question, state: State, *, gold: bool) -> tuple[Message, ...]:
+def render(question: Question, state: State, *, gold: bool, prompt: Path = PROMPT) -> tuple[Message, ...]:
     """The judge's prompt: question, golden answers if it may see them, and the steps as they were written."""
-    words = _words(PROMPT)
-    told = fill(words["gold"], answers=neutralise(" / ".join(question.golden_answers))) if gold else ""
+    words = _words(prompt)
+    told = fill(words.get("gold", ""), answers=neutralise(" / ".join(question.golden_answers))) if gold else ""
     steps = "\n".join(step.text for step in state.steps)
     user = fill(words["user"], question=neutralise(question.question), gold=told, steps=steps).strip()
     return (Message(role="system", content=words["system"]), Message(role="user", content=user))
+
+
+def prompt_of(judge: JudgeConfig, given: Path = PROMPT, shown: Sequence[str] = ("question", "steps")) -> Path:
+    """The prompt file of a judge: the user's, or the one that is `given`. Raises ConfigError for a file without the
+    texts `system` and `user`, with a key that `given` lacks, or whose user turn leaves out one of `shown`.
+    """
+    if judge.prompt is None:
+        return given
+    file = Path(judge.prompt)
+    words, known = read_yaml(file), _words(given)
+    needed = {"system": None, "user": None, **words}
+    if wrong := [key for key, text in needed.items() if key not in known or not isinstance(text, str)]:
+        raise ConfigError(f"judge.prompt: {file}: {quoted(wrong[0])}: give the texts {', '.join(known)}")
+    if missing := [name for name in shown if f"{{{name}}}" not in words["user"]]:
+        raise ConfigError(f"judge.prompt: {file}: user does not show {{{missing[0]}}}; write it where it belongs")
+    return file
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from steprag.agent.grammar import START, Grammar
-from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
+from steprag.agent.grammars import BUILT_IN, GRAMMARS, TRANSCRIPT, own_grammar
 from steprag.agent.inert import neutralise
 from steprag.agent.stack import live
 from steprag.agent.tools import ToolSpec
 from steprag.errors import ConfigError, quoted
-from steprag.records.yaml_files import read_yaml
+from steprag.records.yaml_files import read_yaml, shaped
 from steprag.tree import Tree
 from steprag.types import Message, Passage, State
 
@@ -40,6 +40,8 @@ class _Turn(BaseModel):
 class _ProfileFile(BaseModel):
     """The YAML file's keys. `tails` maps allowed actions joined by "|" to the last line of the prompt.
 
+    `grammar`: the name of one of `configs/grammars/`, a YAML file beside this one, or its keys.
+
     `search_first`: the question itself is searched before the first step. `keep`: which passages stay in the prompt,
     where they were found: those of the last step only ("last"), all, or all that were not shown before ("new").
     `continued`: steps and passages stand in the assistant's message, which the model writes on; the user's holds the
@@ -56,14 +58,14 @@ class _ProfileFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    grammar: str
+    grammar: str | dict[str, Any]
     system: str = ""
     system_role: Literal["system", "user"] = "system"
     tools: str = ""
     question: str = "{question}"
     step: str = "{text}"
     passages: str = "{passages}"
-    passage: str
+    passage: str = "{title}: {text}"
     order: Literal["best_first", "best_last"] = "best_first"
     between: str = "\n"
     between_passages: str = "\n"
@@ -93,9 +95,10 @@ class PromptProfile:
     reserved: tuple[str, ...] = ()
 
     @property
-    def identity(self) -> dict[str, str]:
-        """Name and hash, as manifests keep them."""
-        return {"profile": self.name, "hash": self.hash}
+    def identity(self) -> dict[str, Any]:
+        """Name and hash, as manifests keep them; of a user's own grammar also its name and keys."""
+        own = {"name": self.grammar.name, "keys": self.words.grammar} if isinstance(self.words.grammar, dict) else None
+        return {"profile": self.name, "hash": self.hash, **({"grammar": own} if own else {})}
 
     def render(self, state: State, allowed: tuple[str, ...]) -> tuple[Message, ...]:
         """System prompt and one user turn: question, steps as sampled, passages of the last query, the tail.
@@ -220,30 +223,33 @@ def load_profile(name: str, examples: int = 0) -> PromptProfile:
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.yaml")))
         raise ConfigError(f"prompt profile {quoted(name)} not found; known: {known} (or give the path of a YAML file)")
-    try:
-        words = _ProfileFile.model_validate(read_yaml(path))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"{path}: not a prompt profile: {key}: {first['msg'].lower()}") from None
-    if words.grammar not in GRAMMARS:
-        raise ConfigError(f"{path}: unknown grammar {quoted(words.grammar)}; known: {', '.join(GRAMMARS)}")
-    if words.turns and GRAMMARS[words.grammar].shrinks:
-        raise ConfigError(f"{path}: turns show every step, but grammar {words.grammar} takes steps off the stack")
-    if missing := _missing_turns(words):
+    words = shaped(_ProfileFile, read_yaml(path), f"{path}: not a prompt profile")
+    if isinstance(words.grammar, str) and words.grammar.endswith((".yaml", ".yml")):
+        words.grammar = read_yaml(path.parent / words.grammar)
+    told: list[Any] = [words.model_dump(exclude_unset=True), examples]
+    if isinstance(words.grammar, dict):
+        grammar = own_grammar(words.grammar, path, path.stem)
+        told.append(grammar.name)
+    elif words.grammar in BUILT_IN:
+        grammar = GRAMMARS[words.grammar]
+    else:
+        known = ", ".join(sorted(BUILT_IN))
+        raise ConfigError(f"{path}: unknown grammar {quoted(words.grammar)}; known: {known}, a YAML file, or its keys")
+    if words.turns and grammar.shrinks:
+        raise ConfigError(f"{path}: turns show every step, but grammar {grammar.name} takes steps off the stack")
+    if missing := _missing_turns(words, grammar):
         raise ConfigError(f"{path}: turns lacks {', '.join(missing)}")
     if not 0 <= examples <= len(words.examples):
         raise ConfigError(f"prompt.examples is {examples}; {path.name} has {len(words.examples)}")
-    content = json.dumps([words.model_dump(exclude_unset=True), examples], ensure_ascii=False, sort_keys=True)
+    content = json.dumps(told, ensure_ascii=False, sort_keys=True)
     digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-    return PromptProfile(path.stem, GRAMMARS[words.grammar], words, examples, digest)
+    return PromptProfile(path.stem, grammar, words, examples, digest)
 
 
-def _missing_turns(words: _ProfileFile) -> list[str]:
+def _missing_turns(words: _ProfileFile, grammar: Grammar) -> list[str]:
     """The prompts that an episode can need and a profile with turns does not have."""
     if not words.turns:
         return []
-    grammar = GRAMMARS[words.grammar]
     reached = {"start"}
     for after in (following for last, following in grammar.transitions.items() if last != START):
         terminal = tuple(name for name in after if grammar.action(name).terminal)
@@ -257,14 +263,26 @@ def check_made_by(profile: PromptProfile, identity: Mapping[str, Any], source: P
         raise ConfigError(f"{source} was made by other prompts than {profile.name} is now; give the same profile")
 
 
+def told_grammar(manifest: Mapping[str, Any]) -> Grammar | None:
+    """The user's own grammar that a run's manifest holds; None where it holds none. Raises ConfigError."""
+    prompt = manifest.get("prompt") or (manifest.get("identity") or {}).get("prompt") or {}
+    told = prompt.get("grammar")
+    if not isinstance(told, dict) or not isinstance(told.get("keys"), dict):
+        return None
+    return own_grammar(told["keys"], "manifest.json", str(told.get("name")).rpartition("-")[0])
+
+
 def grammar_of(manifest: Mapping[str, Any]) -> Grammar:
     """The grammar of a run's steps, by its manifest; the base grammar if the manifest names no profile.
 
-    Raises ConfigError if the run's profile is not found from here, or if this program does not know its grammar.
+    A user's own grammar stands in the identity of its prompts. Raises ConfigError if the run's profile is not found
+    from here, or if this program does not know its grammar.
     """
-    if name := manifest.get("grammar"):
+    own = told_grammar(manifest)
+    if name := manifest.get("grammar") or (own and own.name):
         if not isinstance(name, str) or name not in GRAMMARS:
-            raise ConfigError(f"grammar {quoted(name)}, which a run's manifest names, is not known here")
+            raise ConfigError(f"grammar {quoted(name)}, which a run's manifest or tree names, is not known here; the "
+                              "manifest of its run holds one of your own: give that folder")  # fmt: skip
         return GRAMMARS[name]
     prompt = (manifest.get("config") or {}).get("prompt")
     profile = prompt.get("profile") if isinstance(prompt, dict) else None
@@ -275,7 +293,7 @@ def grammar_of_tree(tree: Tree, manifest: Mapping[str, Any]) -> Grammar:
     """The grammar that a tree names, or else the manifest of its run. Raises ConfigError as `grammar_of` and
     `check_follows`.
     """
-    grammar = grammar_of({"grammar": tree.grammar} if tree.grammar else manifest)
+    grammar = grammar_of({**manifest, **({"grammar": tree.grammar} if tree.grammar else {})})
     check_follows(tree, grammar)
     return grammar
 

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 from steprag.agent.tools import ToolSpec
 from steprag.types import Passage
 
-PLACES = "index folder, a service's URL, milvus:// or elastic://HOST:PORT/NAME, or a web or tools file (YAML)"
+PLACES = "index folder, a service's URL, milvus:// or elastic://HOST:PORT/NAME, module:function, a web or tools file"
 """What `--index` takes in the commands that play the agent: what `indexes.open_retriever` opens."""
 _WEB_ID = re.compile(r"(?:^|/)(https?://\S+)#[0-9a-f]{16}$")
 _GIVEN_ID = re.compile(r"f[0-9a-f]{16}/")

@@ -29,6 +29,8 @@ class Action:
     `thought`: constrained output may have free words before the lead (the parser's always may). `content_chars`
     bounds the content in constrained output, in characters; the parser sets no bound. `pinned`: no pop and no fold
     takes it off the stack. `tools`: what its content may call, where there are named tools (`steprag.agent.tools`).
+    `tags`: the opening and the closing one, where they are not made of the name. `lines`: constrained output may have
+    several lines of content.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Action:
     content_chars: int = 400
     pinned: bool = False
     tools: tuple[ToolSpec, ...] = ()
+    tags: tuple[str, str] | None = None
+    lines: bool = False
 
     @property
     def retrieves(self) -> bool:
@@ -57,12 +61,12 @@ class Action:
     @property
     def opening(self) -> str:
         """The tag before the content, such as `<query>`."""
-        return f"<{self.name}>"
+        return self.tags[0] if self.tags else f"<{self.name}>"
 
     @property
     def closing(self) -> str:
         """The tag after the content, such as `</query>`."""
-        return f"</{self.name}>"
+        return self.tags[1] if self.tags else f"</{self.name}>"
 
     @property
     def head(self) -> str:

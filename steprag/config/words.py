@@ -56,6 +56,8 @@ HELP: dict[str, tuple[str, tuple[str, str]]] = {
     "pairs export": ("", ("--pairs runs/pairs --format llamafactory openai",
                           "--trees runs/generate-atlas --corpus runs/index --format embedding")),
     "pairs import": ("", ("hub:reasonrag/RAG_ProGuide", "RAG_ProGuide.json --out runs/guide --overwrite")),
+    "pairs instruct": ("out overwrite config profile validation", (
+        "alpaca.json --out runs/alpaca", "hub:yahma/alpaca-cleaned --profile solution.yaml --out runs/alpaca")),
     "pairs leakage": ("", ("--pairs runs/pairs --against steprag/atlas/test.jsonl",
                            "--pairs runs/pairs --against hub:openai/openai_humaneval::test --json")),
     "train": ("pairs questions index out config stage model adapter learning_rate epochs max_steps", (

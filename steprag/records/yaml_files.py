@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from pydantic import BaseModel, ValidationError
 from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
 from steprag.errors import ConfigError, quoted
 
+Shape = TypeVar("Shape", bound=BaseModel)
 LONGEST = 1 << 20
 """Bytes of a YAML file; the longest of ours has a few thousand."""
 
@@ -58,6 +60,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: expected keys and values, found {type(values).__name__}")
     _check_keys(path, values)
     return values
+
+
+def shaped(kind: type[Shape], values: Any, where: object) -> Shape:
+    """Keys and values as a model. Raises ConfigError for the first that does not fit, with its key in `where`."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(f"{where}: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from None
 
 
 def parsed(text: str, source: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 from inference.scoring.scores import score
 from steprag.agent.compliance import written
 from steprag.agent.grammar import Grammar
-from steprag.agent.profiles import grammar_of_tree
+from steprag.agent.profiles import grammar_of_tree, told_grammar
 from steprag.batch.results import ResultKind
 from steprag.batch.tree_results import TREES
 from steprag.errors import ConfigError, DataError
@@ -150,6 +150,7 @@ class RunFolder:
         if path is None:
             return None
         if path.name not in self._listings:
+            self.manifest()
             self._listings[path.name] = Listing(path, file.kind, indexed=file.indexed)
         return self._listings[path.name]
 
@@ -166,7 +167,9 @@ class RunFolder:
         if not (self.path.is_dir() and self.file("manifest.json")):
             return {}, None
         try:
-            return read_manifest(self.path), None
+            manifest = read_manifest(self.path)
+            told_grammar(manifest)  # known from now on: what counts completions asks for its tags
+            return manifest, None
         except (ConfigError, DataError) as error:
             return {}, str(error)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from steprag.agent.judge import STRICTNESS, Judge, claims_of, is_supported, is_useful, written_back
+from steprag.agent.judge import PROMPT, STRICTNESS, Judge, claims_of, is_supported, is_useful, written_back
 from steprag.agent.rewards import Played, kept_text, relevancy_of
 from steprag.batch.journal import QuestionCalls
 from steprag.engines.models import embedded_encoder
@@ -36,12 +37,13 @@ def judged_terms(weights: Mapping[str, float], questions: list[Question]) -> fro
 
 @dataclass(frozen=True)
 class EpisodeJudge:
-    """Asks for what `terms` need. `gold`: the score's prompt shows the golden answers."""
+    """Asks for what `terms` need. `gold`: the score's prompt shows the golden answers. `prompt`: that prompt."""
 
     model: Model
     terms: frozenset[str]
     gold: bool
     greedy: bool
+    prompt: Path = PROMPT
 
     @property
     def questions(self) -> int:
@@ -55,7 +57,7 @@ class EpisodeJudge:
             return played
         policy = calls.policy(self.model.policy, "judge", self.model.gate)
         if "judge" in self.terms:
-            said = await Judge(policy, self.gold).score(played.question, played.episode.state, seed=seed)
+            said = await Judge(policy, self.gold, self.prompt).score(played.question, played.episode.state, seed=seed)
             played = replace(played, judged=said.score)
         if "faithfulness" in self.terms:
             played = replace(played, supported=await _supported(policy, played, seed))

@@ -15,16 +15,16 @@ from indexes import open_retriever
 from steprag.agent.checkpoints import profile_for
 from steprag.agent.compliance import Refusals, Said, refusals_told
 from steprag.agent.environment import Environment
-from steprag.agent.judge import TOKENS, VERDICTS_PROMPT, VerdictFormat, prompt_hash
+from steprag.agent.judge import TOKENS, VERDICTS_PROMPT, VerdictFormat, prompt_hash, prompt_of
 from steprag.agent.open import make_environment
 from steprag.batch.journal import JOURNAL, Journal
-from steprag.batch.worklist import SAMPLING
+from steprag.batch.worklist import model_asked
 from steprag.console.progress import say
 from steprag.engines.models import resolve_model
 from steprag.errors import TrainingError
 from steprag.extras import code_hash
 from steprag.policy.budget import Spending
-from steprag.policy.client import model_identity, open_model
+from steprag.policy.client import open_model
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import LineJournal, existing, file_hash
 from steprag.runs.run import Run
@@ -84,7 +84,7 @@ def _judge_identity(config: TrainConfig, questions: list[Question]) -> dict[str,
     terms = judged_terms(config.grpo.rewards, questions)
     if not terms:
         return None
-    identity = {**model_identity(config.judge), **config.judge.model_dump(include=SAMPLING), "prompt": prompt_hash()}
+    identity = {**model_asked(config.judge), "prompt": prompt_hash(prompt_of(config.judge))}
     return identity | ({"verdicts": prompt_hash(VERDICTS_PROMPT)} if terms != {"judge"} else {})
 
 
@@ -202,7 +202,8 @@ def staged(world: World, config: TrainConfig, run: Run) -> Iterator[GrpoStage]:
             if terms:
                 asked = config.judge.model_copy(update={"max_tokens": max(config.judge.max_tokens, TOKENS)})
                 model = runner.run(stack.enter_async_context(open_model(asked, VerdictFormat())))
-                judge = EpisodeJudge(model, terms, config.grpo.judge_gold, greedy=config.judge.temperature == 0).read
+                words = config.grpo.judge_gold, config.judge.temperature == 0, prompt_of(config.judge)
+                judge = EpisodeJudge(model, terms, *words).read
             spending = Spending(config.budget.share(process, config.workers), {"judge": config.judge.cost})
             journal = runner.run(stack.enter_async_context(Journal(file, spending)))
             if terms:
