@@ -54,6 +54,14 @@ IRCOT = Grammar(
 )
 """Each sentence of a chain of thought is the next query, as in IRCoT (arXiv 2212.10509)."""
 
+TALK = Grammar(
+    name="talk",
+    actions=(Action("answer", "", effect="end", thought=False),),
+    transitions={START: ("answer",)},
+    free=True,
+)
+"""Conversation: what the model writes is the answer."""
+
 SEARCH_R1 = Grammar(
     name="search-r1",
     actions=(Action("search", "", effect="call"), Action("answer", "", effect="end")),
@@ -100,4 +108,6 @@ FLAT = replace(
 )
 """The stack's steps without backtrack and summary, to measure what these two bring."""
 
-GRAMMARS = {grammar.name: grammar for grammar in (TRANSCRIPT, PROGUIDE, DIRECT, COT, IRCOT, SEARCH_R1, STACK, FLAT)}
+GRAMMARS = {
+    grammar.name: grammar for grammar in (TRANSCRIPT, PROGUIDE, DIRECT, TALK, COT, IRCOT, SEARCH_R1, STACK, FLAT)
+}

@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +23,7 @@ import openai
 
 from steprag.config.sections import JudgeConfig, PolicyConfig
 from steprag.console.progress import say
-from steprag.engines.launch import EngineSpec
+from steprag.engines.launch import EngineSpec, Switch
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import serving_us
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable, quoted
@@ -68,9 +69,12 @@ class OpenAIPolicy:
     """
 
     def __init__(
-        self, config: PolicyConfig, base_url: str | None, model: str, grammar: OutputFormat, key: str | None = None
-    ) -> None:
-        """`key`: what the endpoint wants; None: what `policy.api_key_env` holds."""
+        self, config: PolicyConfig, base_url: str | None, model: str, grammar: OutputFormat, key: str | None = None,
+        switch: Switch | None = None,
+    ) -> None:  # fmt: skip
+        """`key`: what the endpoint wants; None: what `policy.api_key_env` holds. `switch`: as in `EngineCommand`."""
+        self._switch, self._selected = switch or {}, dict[str, Any]()
+        self._listed: dict[str, dict[str, str]] = {}
         self._config, self._base_url, self._model, self._grammar = config, base_url, model, grammar
         self.served: dict[str, str] = {}
         """The endpoint's report of a model that this program did not start: vLLM names its files (`root`, `parent`)."""
@@ -104,9 +108,43 @@ class OpenAIPolicy:
 
     def beside(self, config: PolicyConfig, grammar: OutputFormat) -> OpenAIPolicy:
         """Another policy of the same model at the same endpoint, with its own sampling and format."""
-        other = OpenAIPolicy(config, self._base_url, self._model, grammar, self._key)
+        other = OpenAIPolicy(config, self._base_url, self._model, grammar, self._key, self._switch)
         other.served = self.served
         return other
+
+    async def switched(self, adapter: str | None) -> OpenAIPolicy:
+        """The same policy over the same connections, answered by another adapter; None: by the base alone, where the
+        engine can. At an endpoint that runs already: the adapter's name there; of llama.cpp its file's, or its number.
+
+        Raises ConfigError for an adapter that the endpoint lacks, PolicyUnavailable where nothing answers.
+        """
+        fields = self._switch.get(adapter, {})
+        if adapter is not None and not fields:
+            fields = await self._served_as(adapter)
+        other = copy.copy(self)
+        other._selected = dict(fields)
+        return other
+
+    async def _served_as(self, adapter: str) -> Mapping[str, Any]:
+        """The fields that ask an endpoint which runs already for an adapter."""
+        root = str(self._client.base_url)
+        if self._config.engine == "transformers":
+            raise ConfigError(f"{root} has one model for all modes (engine transformers), not {quoted(adapter)}")
+        if self._config.engine != "llamacpp":  # vLLM and SGLang serve an adapter as a model of that name
+            compare(adapter, self._listed, root)
+            return {"model": adapter}
+        try:
+            url = f"{root.rstrip('/').removesuffix('/v1')}/lora-adapters"
+            told = reply_in((await self._client.get(url, cast_to=httpx2.Response, options=self._options)).content)
+        except (openai.APIError, aiohttp.ClientError, ValueError, RecursionError) as error:
+            raise PolicyUnavailable(f"{root} does not list its adapters (/lora-adapters): {reason(error)}") from None
+        rows = [one for one in told if isinstance(one, Mapping)] if isinstance(told, list) else []
+        files = {str(one.get("id")): Path(str(one.get("path"))) for one in rows}
+        found = [id for id, path in files.items() if adapter in (id, str(path), path.name, path.stem)]
+        if len(found) != 1:
+            has = ", ".join(path.name for path in files.values()) or "none"
+            raise ConfigError(f"llama.cpp at {root} has loaded {has} (--lora), not {quoted(adapter)} once")
+        return {"lora": [{"id": int(found[0]), "scale": 1.0}]}
 
     def in_session(self, name: str) -> OpenAIPolicy:
         """The same policy over the same connections; its requests carry the session's name in the header
@@ -142,6 +180,7 @@ class OpenAIPolicy:
             if any(isinstance(cause, NOBODY) for cause in causes_of(error)):
                 raise PolicyUnavailable(f"no model answers at {url}: {reason(error)}") from None
             say(f"warning: {url} gives no list of models ({reason(error)}); the first request will tell")
+        self._listed = served
         compare(self._model, served, url)
         if self._config.remote:
             self.served = served.get(self._model, {})
@@ -210,6 +249,7 @@ class OpenAIPolicy:
 
         Raises StepragError for any other refusal, and what `send` raises.
         """
+        request = {**request, **self._selected}
         while True:
             body = self._dialect.spoken(request)
             try:
@@ -263,20 +303,23 @@ class OpenAIPolicy:
 
 
 @asynccontextmanager
-async def open_policy(config: PolicyConfig, grammar: OutputFormat) -> AsyncIterator[OpenAIPolicy]:
+async def open_policy(
+    config: PolicyConfig, grammar: OutputFormat, more: tuple[str, ...] = ()
+) -> AsyncIterator[OpenAIPolicy]:
     """The policy that `config` describes, checked and ready; an engine that is not running yet is started for the
-    block.
+    block, with `more` adapters to switch to.
     """
     with ExitStack() as stack:
-        base_url, model, key = config.base_url, config.model, None
+        base_url, model, key, switch = config.base_url, config.model, None, None
         if not config.remote:
             spec = EngineSpec(
                 config.engine, config.model, config.adapter, parallel=config.concurrency, context=config.context,
-                args=config.engine_args, devices=config.devices,
+                args=config.engine_args, devices=config.devices, more=more,
             )  # fmt: skip
             endpoint = stack.enter_context(serving_us(spec))
             base_url, model, key = endpoint.base_url, endpoint.model, endpoint.key or "none"
-        async with OpenAIPolicy(config, base_url, model, grammar, key) as policy:
+            switch = endpoint.switch
+        async with OpenAIPolicy(config, base_url, model, grammar, key, switch) as policy:
             await policy.check()
             yield policy
 
@@ -290,9 +333,9 @@ class Model:
 
 
 @asynccontextmanager
-async def open_model(config: PolicyConfig, grammar: OutputFormat) -> AsyncIterator[Model]:
+async def open_model(config: PolicyConfig, grammar: OutputFormat, more: tuple[str, ...] = ()) -> AsyncIterator[Model]:
     """`open_policy` with a gate of its own."""
-    async with open_policy(config, grammar) as policy:
+    async with open_policy(config, grammar, more) as policy:
         yield Model(policy, Gate(config))
 
 
