@@ -30,8 +30,9 @@ class ChatServiceConfig(Section):
     port: int = Field(default=8100, ge=0, le=65535, description="0 takes a free one")
     token_env: str = Field(default="STEPRAG_TOKEN", description="environment variable that holds the token; empty: "
                            "on this machine one is made up at each start")  # fmt: skip
-    mode: str = Field(default="auto", description="what it does if nobody says: auto (talk, or search), direct (talk), "
-                      "reasoning, local; with a web file web, and with its index search and both")  # fmt: skip
+    mode: str | None = Field(default="auto", description="what it does if nobody says: auto (talk, or search), "
+                             "direct (talk), reasoning, local; with a web file web, and with its index search and "
+                             "both")  # fmt: skip
     talk: bool = Field(
         default=True, description="mode auto answers small talk as direct does; false: it searches for all"
     )

@@ -88,9 +88,9 @@ async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
             with _folder(config, environment, out) as folder:
                 async with _chat_agent(config, environment, folder, support) as chat:
                     desk = Desk(chat, config.serve, config.policy.concurrency)
-                    mode = mode_named(config.serve.mode, chat.modes)
+                    mode = mode_named(config.serve.mode or AUTO, chat.modes)
                     if mode is None:
-                        raise ConfigError(f"serve.mode is {quoted(config.serve.mode)}; here there are "
+                        raise ConfigError(f"serve.mode is {quoted(config.serve.mode or AUTO)}; here there are "
                                           f"{', '.join(chat.modes)}")  # fmt: skip
                     serve = config.serve
                     access = access_of(listening, serve.host, token, serve.body_bytes, *FREE, names=serve.hosts)

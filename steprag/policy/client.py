@@ -109,7 +109,7 @@ class OpenAIPolicy:
     def beside(self, config: PolicyConfig, grammar: OutputFormat) -> OpenAIPolicy:
         """Another policy of the same model at the same endpoint, with its own sampling and format."""
         other = OpenAIPolicy(config, self._base_url, self._model, grammar, self._key, self._switch)
-        other.served = self.served
+        other.served, other._listed = self.served, self._listed
         return other
 
     async def switched(self, adapter: str | None) -> OpenAIPolicy:
@@ -139,12 +139,12 @@ class OpenAIPolicy:
         except (openai.APIError, aiohttp.ClientError, ValueError, RecursionError) as error:
             raise PolicyUnavailable(f"{root} does not list its adapters (/lora-adapters): {reason(error)}") from None
         rows = [one for one in told if isinstance(one, Mapping)] if isinstance(told, list) else []
-        files = {str(one.get("id")): Path(str(one.get("path"))) for one in rows}
-        found = [id for id, path in files.items() if adapter in (id, str(path), path.name, path.stem)]
+        files = {id: Path(str(one.get("path"))) for one in rows if isinstance(id := one.get("id"), int)}
+        found = [id for id, path in files.items() if adapter in (str(id), str(path), path.name, path.stem)]
         if len(found) != 1:
             has = ", ".join(path.name for path in files.values()) or "none"
             raise ConfigError(f"llama.cpp at {root} has loaded {has} (--lora), not {quoted(adapter)} once")
-        return {"lora": [{"id": int(found[0]), "scale": 1.0}]}
+        return {"lora": [{"id": found[0], "scale": 1.0}]}
 
     def in_session(self, name: str) -> OpenAIPolicy:
         """The same policy over the same connections; its requests carry the session's name in the header

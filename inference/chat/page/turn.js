@@ -67,7 +67,8 @@ function Asked({ id, turn, controller }) {
       ${isOver(turn) && !editing && html`<${SmallButton} icon="edit" onClick=${() => setEditing(true)}
         aria-label="Edit the question">Edit<//>`}
     </div>
-    ${turn.route && html`<p class="line quiet">Taken for ${turn.route === "talk" ? "talk" : "a question"}: ${turn.why}.
+    ${turn.route && html`<p class="line quiet" title=${turn.why}>
+      ${isTalk(turn) ? `Taken for talk: ${turn.why}.` : "Taken for a question."}
       ${isOver(turn) && html` <button type="button" class="link" onClick=${other}>
         ${isTalk(turn) ? "Search for it" : "Just talk"}</button>`}</p>`}
     ${rewritten && html`<p class="line quiet">Understood as: <q>${turn.question}</q></p>`}
