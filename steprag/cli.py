@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from steprag.config.env_file import without_env
 from steprag.console.terminal import extras_named, guarded
 from steprag.errors import ConfigError, nearest, quoted
 
@@ -61,6 +62,7 @@ COMMANDS = (
     Command("train", "training.train", "pairs, or the agent's own episodes, to a checkpoint"),
     Command("infer", "inference.inference", "run the agent over questions and score it"),
     Command("serve", "inference.chat.serve", "talk to the agent: a web page that shows its work, and an OpenAI API"),
+    Command("chat", "inference.chat.client", "talk to a service of `serve` in the terminal"),
     Command("ask", "inference.ask", "one question, its steps shown as they come"),
     Command("compare", "inference.scoring.compare", "runs of the agent side by side: table, paired tests, plots"),
     Command("view", "steprag.view.view", "trees, pairs, predictions and training curves of run folders, in a browser"),
@@ -94,6 +96,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(argv: list[str]) -> int:
     """Runs one command in this process; errors propagate."""
+    argv = without_env(argv)
     if not argv or argv[0] in ("-h", "--help", "help"):
         sys.stdout.write(_help())
         return 0
@@ -144,6 +147,7 @@ def _help() -> str:
         "Step-level process supervision for agentic RAG.\n\n"
         f"{_lines(first)}\nmore, by what it works on (steprag trees shows what the words after trees do):\n\n"
         f"{_lines([*nouns, *alone])}\nsteprag COMMAND --help explains a command's options.\n"
+        "steprag COMMAND --env FILE also sets variables: KEY=VALUE lines, for what the environment lacks.\n"
     )
 
 

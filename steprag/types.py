@@ -191,13 +191,22 @@ class Feedback:
 
 
 @dataclass(frozen=True)
+class Route:
+    """What a message was taken for, and why, in a few words. `kind`: "talk" or "question"."""
+
+    kind: str
+    why: str
+
+
+@dataclass(frozen=True)
 class Turn(Prediction):
     """One question of a conversation and its episode. Whatever reads predictions reads turns.
 
     `asked`: the words as typed; `question`: those that the agent saw. `golden_answers`: what a person said is right,
     none where nobody did. `finish`: as in a prediction, or "cancelled", or "failed" with the reason in `error`.
     `given`: how many steps at its start were not played in this turn but taken from `parent`, the last of them written
-    by a person. `time`: seconds since 1970 at acceptance; `seconds`: what the play took.
+    by a person. `time`: seconds since 1970 at acceptance; `seconds`: what the play took. `route`: where the mode is
+    auto. `history`: the exchanges before it that its prompt showed, of a turn that talks.
     """
 
     conversation: str = ""
@@ -209,6 +218,8 @@ class Turn(Prediction):
     parent: str | None = omitted()
     feedback: Feedback | None = omitted()
     error: str | None = omitted()
+    route: Route | None = omitted()
+    history: tuple[tuple[str, str], ...] | None = omitted()
 
 
 @dataclass(frozen=True)

@@ -528,7 +528,9 @@ class _Web(DictRetriever):
 
 def test_modes_search_where_they_say_and_auto_says_why(tmp_path: Path) -> None:
     with chat(WritingPolicy(scripted(*WORK, *WORK, answer("lek"), *WORK)), tmp_path, retriever=_TwoSources()) as served:
-        assert served.client.get("/api/info").json()["modes"] == ["auto", "local", "web", "both", "direct"]
+        assert served.client.get("/api/info").json()["modes"] == [
+            *("auto", "search", "local", "web", "both", "direct", "reasoning"),
+        ]
         auto = served.whole(mode="auto")
         local = served.whole(mode="local")
         direct = served.whole(mode="direct")

@@ -183,8 +183,8 @@ class ChoosingPolicy(WritingPolicy):
 def test_a_small_model_chooses_what_a_pronoun_stands_for(tmp_path: Path) -> None:
     policy, rewriter = WritingPolicy(lambda messages: answer("Lima")), ChoosingPolicy(lambda messages: "")
     with chat(policy, tmp_path, rewriter=rewriter, choose=True) as served:
-        first = served.whole("What is the capital of Peru?", mode="direct")
-        more = {"conversation": first[0]["conversation"], "mode": "direct"}
+        first = served.whole("What is the capital of Peru?")
+        more = {"conversation": first[0]["conversation"]}
         told = served.whole("How many people live in it?", **more)
         assert told[1]["question"] == "How many people live in Lima?"
         assert served.whole("Who wrote Don Quixote?", **more)[1]["question"] == "Who wrote Don Quixote?"
@@ -192,11 +192,12 @@ def test_a_small_model_chooses_what_a_pronoun_stands_for(tmp_path: Path) -> None
 
 
 def test_the_shipped_agent_chooses_unless_told_otherwise() -> None:
-    def rewriter(*argv: str) -> tuple[bool, str]:
+    def rewriter(*argv: str) -> tuple[bool, bool]:
         config = config_of(ChatConfig, options(ChatConfig, *argv), beside=SMALL)
-        return config.rewriter.on, config.rewriter.way
+        return config.rewriter.enabled, config.rewriter.chooses
 
-    assert rewriter() == (True, "choose")
-    assert rewriter("--rewriter.on", "false") == (False, "write")
-    assert rewriter("--rewriter.on", "true", "--rewriter.model", "big") == (True, "write")
-    assert rewriter("--model", "runs/dpo") == (False, "write")
+    assert rewriter() == (True, True)
+    assert rewriter("--rewriter.on", "false")[0] is False
+    assert rewriter("--rewriter.on", "true", "--rewriter.model", "big") == (True, False)
+    assert rewriter("--model", "runs/dpo") == (True, True)
+    assert rewriter("--model", "gpt-4o", "--policy.engine", "openai")[0] is False  # nothing was measured there

@@ -57,7 +57,7 @@ def test_the_openai_package_reads_steps_answer_sources_and_usage() -> None:
             model="agent", messages=asked(), stream=True, stream_options={"include_usage": True}
         )
         chunks = list(stream)
-    assert names == ["agent", "agent-local", "agent-direct", "agent+sources"]
+    assert names == ["agent", *(f"agent-{mode}" for mode in ("auto", "local", "direct", "reasoning")), "agent+sources"]
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
     reasoning = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
     assert reasoning == "".join(getattr(delta, "reasoning", None) or "" for delta in deltas)

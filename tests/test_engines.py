@@ -294,6 +294,12 @@ def test_vllm_command_names_base_and_adapter(tiny: Path, tmp_path: Path, monkeyp
     built = command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(ends)))
     assert value(built.argv, "--generation-config") == str(ends)
     assert json.loads(value(built.argv, "--lora-modules")) == {"name": built.model, "path": str(ends)}
+    both = command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(ends), more=(str(tiny / "adapter"),)))
+    place = both.argv.index("--lora-modules")
+    assert [json.loads(one)["name"] for one in both.argv[place + 1 : place + 3]] == [both.model, str(tiny / "adapter")]
+    assert value(both.argv, "--max-loras") == "2"
+    assert both.switch == {None: {"model": "base"}, str(ends): {"model": both.model},
+                           str(tiny / "adapter"): {"model": str(tiny / "adapter")}}  # fmt: skip
     (tiny.parent / "a.gguf").touch()
     with pytest.raises(ConfigError, match="vLLM loads no GGUF adapter; give the PEFT folder"):
         command(EngineSpec("vllm", model=str(tiny / "base"), adapter=str(tiny.parent / "a.gguf")))
@@ -320,6 +326,9 @@ def test_vllm_is_told_that_it_runs_on_a_cpu_and_serves_base_and_adapter_as_one(
     assert value(built.argv, "--served-model-name") == built.model == "base+adapter"
     assert value(command(EngineSpec("vllm", model=str(base))).argv, "serve") == str(base)
     assert {"--enable-lora", "--no-enable-chunked-prefill"} & set(built.argv) == {"--no-enable-chunked-prefill"}
+    assert built.switch == {}
+    apart = command(EngineSpec("vllm", model=str(base), more=(str(tiny / "adapter"),))).argv
+    assert {"--enable-lora", "--no-enable-chunked-prefill"} <= {*apart}
     assert built.env == {
         "VLLM_CPU_KVCACHE_SPACE": "9", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "OMP_NUM_THREADS": "3",

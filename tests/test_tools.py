@@ -164,7 +164,7 @@ def test_functions_are_tools_by_their_signature(tmp_path: Path) -> None:
     ({"python": "math:hypot"}, "tool x: its parameters cannot be read"),
     ({"python": "tests.my_tools:by_place"}, "parameter text cannot be given by name"),
     ({"python": "tests.my_broken_tools:f"}, "cannot be imported: ZeroDivisionError: division by zero"),
-    ({"index": "a", "python": "b"}, "give one of index, python and mcp"),
+    ({"index": "a", "python": "b"}, "give one of index, python, mcp and graph"),
     ({"mcp": {}}, "give a command or a url"),
     ({"mcp": {"command": ["/no/such/program"]}}, "No such file"),
     ({"mcp": {"url": "http://127.0.0.1:9/mcp"}}, "MCP server http://127.0.0.1:9/mcp"),

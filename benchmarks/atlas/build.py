@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
@@ -27,6 +28,12 @@ PACKAGES = {
     "pycountry": "26.2.16",
     "us": "4.0.0",
 }
+GRAPH = {name: name for name in ("population", "country", "capital", "state", "city", "currency", "language", "region",
+                                 "continent", "demonym", "discoverer", "symbol", "producer", "counties", "script")} | {
+    "area": "area in km²", "domain": "internet domain", "dialling": "dialling code", "weight": "atomic weight",
+    "largest": "largest city", "iata": "airport code", "year": "year of discovery", "statehood": "year of statehood",
+}  # fmt: skip
+"""The relations that the graph of facts has, and their names there."""
 log = logging.getLogger(__name__)
 
 
@@ -45,6 +52,15 @@ def corpus_rows(world: AtlasWorld) -> list[dict[str, object]]:
     return [
         {"id": str(row), "contents": f'"{passage.title}"\n{passage.text}'} for row, passage in enumerate(world.passages)
     ]
+
+
+def fact_lines(world: AtlasWorld) -> str:
+    """The facts of `GRAPH` as lines of subject, relation and object, with tabs between."""
+    things = world.entities
+    told = [(one.label, GRAPH[relation], things[value.link].label if value.link in things else value.text)
+            for one in things.values() for relation, value in one.facts.items() if relation in GRAPH]  # fmt: skip
+    rows = ((subject, relation, re.sub(r"(?<=\d),(?=\d{3})", "", thing)) for subject, relation, thing in told)
+    return "".join("\t".join(row) + "\n" for row in rows)
 
 
 def question_row(question: QuestionRow, split: str, order: int) -> dict[str, object]:
@@ -105,6 +121,7 @@ def build(folder: Path) -> None:
     for question in (question for questions in chosen.values() for question in questions):
         check(world, question)
     write(folder / "corpus.jsonl", corpus_rows(world))
+    (folder / "facts.tsv").write_text(fact_lines(world), encoding="utf-8")
     for split, questions in chosen.items():
         write(folder / f"{split}.jsonl", split_rows(split, questions))
     (folder / "tasks").mkdir(exist_ok=True)

@@ -7,6 +7,7 @@ tools:
   news: {index: "http://127.0.0.1:8890"}
   add: {python: "my_tools:add"}
   desk: {mcp: {command: [python, server.py], env: [DESK_KEY]}}
+  facts: {graph: atlas}
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Annotated, Any, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from indexes.tools.callables import CallableTool
+from indexes.tools.graph import GraphTool
 from steprag.agent.retriever import Retriever
 from steprag.agent.tools import BadCall, ToolSpec, call_of, spec_of
 from steprag.errors import ConfigError, RetrieverError
@@ -140,7 +142,7 @@ class McpEntry(BaseModel):
 
 
 class ToolEntry(BaseModel):
-    """One entry of a tools file; exactly one of `index`, `python` and `mcp`. `only`: of a server's tools, these."""
+    """An entry of a tools file: one of `index`, `python`, `mcp` and `graph`. `only`: of a server's tools, these."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -148,6 +150,7 @@ class ToolEntry(BaseModel):
     index: str | None = None
     python: str | None = None
     mcp: McpEntry | None = None
+    graph: str | None = None
     only: list[str] | None = None
     seconds: Annotated[float, Field(gt=0)] = 30.0
     chars: Annotated[int, Field(ge=1)] = 2000
@@ -196,15 +199,17 @@ def open_toolbox(path: Path, opened: Opened) -> ToolBox:
 
 
 def _tools(name: str, entry: ToolEntry, path: Path, opened: Opened) -> Sequence[Tool]:
-    ways = [way for way in ("index", "python", "mcp") if getattr(entry, way) is not None]
+    ways = [way for way in ("index", "python", "mcp", "graph") if getattr(entry, way) is not None]
     if len(ways) != 1:
-        raise ConfigError(f"{path}: tools.{name}: give one of index, python and mcp")
+        raise ConfigError(f"{path}: tools.{name}: give one of index, python, mcp and graph")
     if entry.index is not None:
         if entry.index.endswith((".yaml", ".yml")) and "tools" in read_yaml(existing(entry.index, "web file")):
             raise ConfigError(f"{path}: tools.{name}.index names a tools file; name its tools here")
         return [IndexTool(name, entry.description, opened(entry.index))]
     if entry.python is not None:
         return [CallableTool(name, entry.python, entry.description)]
+    if entry.graph is not None:
+        return [GraphTool(name, entry.graph, entry.description, entry.seconds)]
     assert entry.mcp is not None
     where = f"{path}: tools.{name}.mcp"
     if (entry.mcp.command is None) == (entry.mcp.url is None):

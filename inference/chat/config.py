@@ -10,6 +10,7 @@ from inference.config import GreedyConfig
 from steprag.agent.open import SERVED as SERVED_KEYS
 from steprag.config.load import StageConfig
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section
+from steprag.policy.requests import STEPS_FORCED
 
 SERVED = frozenset(SERVED_KEYS)
 
@@ -29,9 +30,12 @@ class ChatServiceConfig(Section):
     port: int = Field(default=8100, ge=0, le=65535, description="0 takes a free one")
     token_env: str = Field(default="STEPRAG_TOKEN", description="environment variable that holds the token; empty: "
                            "on this machine one is made up at each start")  # fmt: skip
-    mode: str | None = Field(default=None, description="where it searches if nobody says: local, direct; with a web "
-                             "file also web, and with its index auto and both; none: the first there is of "
-                             "auto, local, web")  # fmt: skip
+    mode: str | None = Field(default="auto", description="what it does if nobody says: auto (talk, or search), "
+                             "direct (talk), reasoning, local; with a web file web, and with its index search and "
+                             "both")  # fmt: skip
+    talk: bool = Field(
+        default=True, description="mode auto answers small talk as direct does; false: it searches for all"
+    )
     waiting: Positive = Field(default=64, description="turns accepted and not yet begun; more is 429")
     seconds: float = Field(default=120.0, gt=0, description="time for a turn from when it begins; more ends it")
     leave: float = Field(default=10.0, ge=0, description="seconds after the last listener left until a turn is ended")
@@ -56,12 +60,42 @@ class ChatServiceConfig(Section):
 class RewriterConfig(PolicyConfig):
     """The model that makes a question stand alone, given the turns before it."""
 
-    on: bool = Field(default=False, description="rewrite questions that follow others; needs a model that can")
-    way: Literal["write", "choose"] = Field(default="write", description="write: the model writes the question; "
-                                            "choose: it chooses which name a pronoun stands for, as small models "
-                                            "can; needs an engine with constrained output")  # fmt: skip
+    on: bool | None = Field(default=None, description="rewrite questions that follow others; none: where the engine "
+                            "can be held to a choice (llamacpp, vllm, sglang)")  # fmt: skip
+    way: Literal["write", "choose"] | None = Field(
+        default=None, description="write: the model writes the question; choose: it chooses which name a pronoun is "
+                                  "for, as small models can; none: write where on is true, else choose")  # fmt: skip
     temperature: float = Field(default=0.0, ge=0, le=5, description="sampling temperature; 0 is greedy")
     max_tokens: Positive = Field(default=96, description="longest rewritten question, in tokens")
+
+    @property
+    def enabled(self) -> bool:
+        """Whether questions are rewritten."""
+        return self.engine in STEPS_FORCED if self.on is None else self.on
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it chooses a name, rather than writing the question."""
+        return self.way == "choose" or (self.way is None and not self.on)
+
+
+class ModeConfig(Section):
+    """A mode that does not search: its prompts, and the adapter that answers in it."""
+
+    adapter: str | None = Field(default=None, description="LoRA adapter of the mode: a folder, a shipped one, or the "
+                                "name that an endpoint serves it by (llama.cpp's: its file's); none: the model "
+                                "without any, where the engine can")  # fmt: skip
+    profile: str | None = Field(default=None, description="prompt profile, a name or a YAML file; none: talk for "
+                                "direct, cot for reasoning")  # fmt: skip
+    temperature: float = Field(default=0.7, ge=0, le=5, description="sampling temperature; 0 is greedy")
+    max_tokens: Positive = Field(default=512, description="longest reply, in tokens")
+
+
+class ModesConfig(Section):
+    """The modes that do not search. In the others `policy.adapter` answers."""
+
+    direct: ModeConfig = ModeConfig()
+    reasoning: ModeConfig = ModeConfig()
 
 
 class ChatConfig(StageConfig):
@@ -74,6 +108,7 @@ class ChatConfig(StageConfig):
     prompt: PromptConfig = PromptConfig()
     episode: EpisodeConfig = EpisodeConfig()
     rewriter: RewriterConfig = RewriterConfig()
+    modes: ModesConfig = ModesConfig()
     serve: ChatServiceConfig = ChatServiceConfig()
     seed: int = Field(default=0, description="seeds the sampling where temperature is above 0")
 

@@ -110,6 +110,14 @@ class Rewriter:
         return chosen if chosen in lines else asked
 
 
+def fitting(history: Sequence[Exchange], room: int | None) -> tuple[Exchange, ...]:
+    """The last exchanges that have at most `room` characters together; None: all."""
+    kept = len(history)
+    while room is not None and kept and (room := room - sum(map(len, history[kept - 1]))) >= 0:
+        kept -= 1
+    return tuple(history if room is None else history[kept:])
+
+
 def render(history: Sequence[Exchange], asked: str, task: str = "system") -> tuple[Message, ...]:
     """The rewriter's prompt: the earlier turns in order, and the question. Their texts are data, and made inert.
     `task`: "system" to write, "choose" to choose.

@@ -6,8 +6,8 @@ import argparse
 import asyncio
 import math
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,28 +16,31 @@ from inference.chat.config import ChatConfig
 from inference.chat.http.routes import FREE, create_chat_app
 from inference.chat.http.service import ChatService
 from inference.chat.memory import ChoiceFormat, QuestionFormat, Rewriter
+from inference.chat.routing import AUTO, DIRECT, REASONING, SEARCH, SEARCHING, mode_named
 from inference.chat.turns.citations import Support
 from inference.chat.turns.desk import Desk
 from inference.chat.turns.files import ConversationFiles
 from inference.chat.turns.player import ChatAgent
 from inference.chat.turns.store import TurnStore
 from inference.config import DEMO_INDEX, config_of
-from steprag.agent.checkpoints import checked_profile
+from steprag.agent.checkpoints import checked_profile, profile_for
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, OpenAgent, make_environment, open_agent
+from steprag.agent.profiles import PromptProfile, load_profile
 from steprag.agent.retriever import PLACES, Documented, Sourced
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
 from steprag.config.load import NEWEST, add_options, index_of, parse_arguments
-from steprag.config.sections import PolicyConfig
+from steprag.config.sections import PolicyConfig, PromptConfig
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.engines.headers import gguf_values
-from steprag.engines.models import ModelFiles, resolve_model
+from steprag.engines.models import ModelFiles, resolve_model, with_adapter
 from steprag.errors import ConfigError, quoted
 from steprag.net.hosts import listen, url_of
 from steprag.policy.client import Model, OpenAIPolicy, open_model
+from steprag.policy.requests import STEPS_FORCED
 from steprag.records.jsonl import read_json
 from steprag.runs.run import NUMBERED, code_version, open_run
 from steprag.web.app import access_of, show_link, token_of
@@ -53,10 +56,10 @@ LEAST_SCORE = 0.42
 """In the demo's index the first search of 53 questions that it can answer found passages of 0.50 and more; of four that
 it cannot answer ("Who wrote Hamlet?"), 0.24 to 0.33.
 """
-SMALL = {"rewriter": {"on": True, "way": "choose"}}
+SMALL = {"rewriter": {"way": "choose"}}
 """How the shipped agent reads questions that lean on others, where nothing else is said."""
-MODES = ("auto", "local", "web", "both")
-"""Where the agent may search; the first that there is, is the default."""
+OWN_PROFILES = {DIRECT: "talk", REASONING: "cot"}
+"""The prompts of the modes that do not search, unless others are given."""
 TRIES_AT = 0.8
 """The temperature of another try of a question whose first one was greedy; as in a search."""
 GRACE = 10.0
@@ -87,9 +90,10 @@ async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
             with _folder(config, environment, out) as folder:
                 async with _chat_agent(config, environment, folder, support) as chat:
                     desk = Desk(chat, config.serve, config.policy.concurrency)
-                    mode = config.serve.mode or next(iter(chat.modes))
-                    if mode not in chat.modes:
-                        raise ConfigError(f"serve.mode is {quoted(mode)}; here there are {', '.join(chat.modes)}")
+                    mode = mode_named(config.serve.mode or AUTO, chat.modes)
+                    if mode is None:
+                        raise ConfigError(f"serve.mode is {quoted(config.serve.mode or AUTO)}; here there are "
+                                          f"{', '.join(chat.modes)}")  # fmt: skip
                     serve = config.serve
                     access = access_of(listening, serve.host, token, serve.body_bytes, *FREE, names=serve.hosts)
                     examples = config.serve.examples or (EXAMPLES if index == DEMO_INDEX else ())
@@ -114,6 +118,7 @@ def _folder(config: ChatConfig, environment: Environment, out: Path) -> Iterator
         yield None
         return
     identity = {**player_identity(config, environment), "seed": config.seed, "engine": config.policy.engine}
+    identity |= {"modes": adapters} if (adapters := _adapters(config)) else {}
     with open_run(out, "serve", identity=identity, config=config.model_dump()) as run:
         yield run.path
 
@@ -123,36 +128,85 @@ async def _chat_agent(
     config: ChatConfig, environment: Environment, folder: Path | None, support: Support
 ) -> AsyncIterator[ChatAgent]:
     """The agent in every mode, with its journal and the turns that were kept."""
-    journal_file = folder / JOURNAL if folder else IN_MEMORY
+    journal_file, modes = folder / JOURNAL if folder else IN_MEMORY, modes_of(environment, _profiles(config))
+    given = {*_adapters(config).values()} - {config.policy.adapter}
+    more = () if config.policy.remote else tuple(sorted(given))
     async with (
-        open_agent(config, environment.retriever, environment=environment) as agent,
+        open_agent(config, environment.retriever, environment=environment, more=more) as agent,
+        _voices(config, agent, modes) as voices,
         _rewriter(config, agent) as rewriter,
         _sampling(config, agent) as again,
         Journal(journal_file) as journal,
     ):
-        modes, store = modes_of(environment), TurnStore(folder)
+        store = TurnStore(folder)
         for mode in modes.values():
             await mode.retriever.ready()
             if isinstance(mode.retriever, Documented):  # it reads its list
                 await asyncio.to_thread(mode.retriever.document, "")
-        history, seed = config.serve.history, config.seed
         files = ConversationFiles(folder, config.serve) if config.serve.files else None
-        yield ChatAgent(modes, agent.policy, rewriter, journal, store, history, seed, support, again, files)
+        yield ChatAgent(
+            modes, agent.policy, rewriter, journal, store, config.serve.history, config.seed, support, again, voices,
+            config.serve.talk, _room(config), files,
+        )  # fmt: skip
 
 
-def modes_of(environment: Environment) -> dict[str, Environment]:
-    """The agent's environments by mode, the default first. `direct` answers at once, without the search that some
-    profiles begin with; the others differ in where they search: a web file with an index brings auto, local, web and
-    both.
+def modes_of(environment: Environment, profiles: Mapping[str, PromptProfile] | None = None) -> dict[str, Environment]:
+    """The agent's environments by mode, the default first. `auto` and those of SEARCHING search: a web file with an
+    index brings web and both, and search, which is auto without talk. `profiles`: those of the modes that do not.
     """
     retriever = environment.retriever
     if isinstance(retriever, Sourced):
-        names = sorted(retriever.sources, key=MODES.index)
-        searching = {name: replace(environment, retriever=retriever.sources[name]) for name in names}
+        searching = {name: replace(environment, retriever=retriever.sources[name]) for name in (AUTO, *SEARCHING)}
+        searching = {AUTO: searching[AUTO], SEARCH: searching[AUTO], **searching}
     else:
-        searching = {"web" if retriever.fingerprint.startswith("web:") else "local": environment}
-    words = environment.profile.words.model_copy(update={"search_first": False})
-    return {**searching, "direct": replace(environment, depth=1, profile=replace(environment.profile, words=words))}
+        only = "web" if retriever.fingerprint.startswith("web:") else "local"
+        searching = {AUTO: environment, only: environment}
+    profiles = profiles or {name: load_profile(profile) for name, profile in OWN_PROFILES.items()}
+    return {**searching, **{name: replace(environment, profile=one) for name, one in profiles.items()}}
+
+
+def _profiles(config: ChatConfig) -> dict[str, PromptProfile]:
+    """The prompts of the modes that do not search, checked against their adapters. Raises ConfigError."""
+    found, policy = {}, config.policy
+    for name, mode in config.modes:
+        profile = mode.profile or OWN_PROFILES[name]
+        prompt = PromptConfig(profile=profile, unchecked=config.prompt.unchecked or mode.adapter is None)
+        if policy.remote:
+            found[name] = load_profile(profile)
+        else:
+            files = resolve_model(policy.model, policy.adapter)
+            found[name] = profile_for(prompt, with_adapter(files, mode.adapter) if mode.adapter else files)
+        if found[name].words.search_first or any(one.retrieves for one in found[name].grammar.actions):
+            raise ConfigError(f"modes.{name}.profile: {profile} searches, which {AUTO} and {SEARCH} do; give another")
+    return found
+
+
+@asynccontextmanager
+async def _voices(
+    config: ChatConfig, agent: OpenAgent, modes: Mapping[str, Environment]
+) -> AsyncIterator[dict[str, Model]]:
+    """The models of the modes that do not search: the policy's own, each with its adapter and its sampling."""
+    voices = dict[str, Model]()
+    async with AsyncExitStack() as stack:
+        for name, mode in config.modes:
+            grammar, policy = modes[name].profile.grammar, agent.policy.policy
+            if isinstance(policy, OpenAIPolicy):
+                own = {"temperature": mode.temperature, "max_tokens": mode.max_tokens}
+                own |= {"constrained": config.policy.constrained and not grammar.free}
+                beside = policy.beside(config.policy.model_copy(update=own), grammar)
+                switched = await (await stack.enter_async_context(beside)).switched(mode.adapter)
+                voices[name] = Model(switched, agent.policy.gate)
+        yield voices
+
+
+def _adapters(config: ChatConfig) -> dict[str, str]:
+    """The adapters that modes are given of their own."""
+    return {name: mode.adapter for name, mode in config.modes if mode.adapter}
+
+
+def _room(config: ChatConfig) -> int | None:
+    """Characters that earlier turns may have in a prompt, where the context is ours: half of it, of three a token."""
+    return None if config.policy.remote else 3 * config.policy.context // 2
 
 
 @asynccontextmanager
@@ -160,11 +214,11 @@ async def _rewriter(config: ChatConfig, agent: OpenAgent) -> AsyncIterator[Rewri
     """The model that makes questions stand alone; the agent's own engine where both are served alike. Raises
     ConfigError where it is to choose and its engine cannot be held to a choice.
     """
-    choose = config.rewriter.way == "choose"
+    choose = config.rewriter.chooses
     format = ChoiceFormat() if choose else QuestionFormat()
-    if not config.rewriter.on:
+    if not config.rewriter.enabled:
         yield None
-    elif choose and config.rewriter.engine in ("openai", "transformers"):
+    elif choose and config.rewriter.engine not in STEPS_FORCED:
         raise ConfigError(f"rewriter.way choose needs constrained output, which {config.rewriter.engine} has not")
     elif isinstance(agent.policy.policy, OpenAIPolicy) and _served_alike(config):
         async with agent.policy.policy.beside(config.rewriter, format) as policy:

@@ -47,7 +47,8 @@ class Grammar:
     lets the lead be missing and a full stop follow the closing tag. `stops`: a completion is stopped at a closing tag,
     for models that would write on; constrained output may contain one newline before the closing tag. `thought_tags`:
     constrained output has the thought between these, in any number of lines. `must_think`: it has one, though the
-    parser would do without.
+    parser would do without. `free`: a completion is no step in tags but, as it is, the content of the one action,
+    also where the token limit cut it.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Grammar:
     stops: bool = False
     thought_tags: tuple[str, str] | None = None
     must_think: bool = False
+    free: bool = False
 
     @property
     def thinks(self) -> bool:
@@ -86,6 +88,8 @@ class Grammar:
         """Hash of actions, transitions and lenience: part of a run's identity."""
         facts = [self.gbnf(tuple(self._by_name)), {last: [*after] for last, after in self.transitions.items()}]
         flags: list[object] = [self.stop, self.lenient, [a.name for a in self.actions if a.retrieves]]
+        if self.free:
+            flags.append("free")
         if self.shrinks:
             flags.append({action.name: [action.effect, action.pinned] for action in self.actions})
         return hashlib.sha256(json.dumps([*facts, *flags], sort_keys=True).encode()).hexdigest()[:16]
@@ -132,12 +136,14 @@ class Grammar:
         """The step that a completion is, or StepFormatError with a reason of FAILURES. Nothing is repaired."""
         text, thought = completion.text, len(completion.reasoning)
         beside = f", and {thought:,} characters of reasoning" if thought else ""
-        if completion.finish == "length":
+        if completion.finish == "length" and not self.free:
             raise StepFormatError("truncated", f"{len(text)} characters without an end{beside}")
         if not text.strip():
             raise StepFormatError("empty", f"no text{beside}")
         if CONTROL_TOKEN.search(text):
             raise StepFormatError("control_token", text)
+        if self.free:
+            return Step(self.answer.name, text, text.strip())
         tags = self._tag.findall(text)
         if len(tags) > 2 and self._one_is_closed(tags):
             raise StepFormatError("several_actions", f"{len(tags)} tags")
@@ -168,6 +174,8 @@ class Grammar:
 
     def gbnf(self, allowed: tuple[str, ...]) -> str:
         """The allowed steps as a GBNF grammar (llama.cpp, vLLM)."""
+        if self.free:
+            return "root ::= [^\\x00]+\n"
         actions = [self.action(name) for name in allowed]
         bare = [self._rule(action) for action in actions if not action.thought]
         after = " | ".join(self._rule(action) for action in actions if action.thought)
@@ -192,6 +200,8 @@ class Grammar:
 
     def regex(self, allowed: tuple[str, ...]) -> str:
         """The allowed steps as a regular expression (SGLang), the same language as `gbnf`."""
+        if self.free:
+            return r"[\s\S]+"
         words = f"[^<>\\n]{{1,{self.thought_chars}}} "
         before = words if self.must_think else f"(?:{words})?"
         if self.thought_tags:

@@ -56,13 +56,16 @@ class _ThoughtKeys(_Keys):
 
 
 class _GrammarKeys(_Keys):
-    """The keys of a file. `order`: what may follow an action; left out, all may follow all that do not end."""
+    """The keys of a file. `order`: what may follow an action; left out, all may follow all that do not end. `free`: as
+    of `Grammar`.
+    """
 
     actions: dict[str, _ActionKeys] = Field(min_length=1, max_length=40)
     order: dict[str, list[str]] = {}
     thought: _ThoughtKeys = _ThoughtKeys()
     lenient: bool = True
     stops: bool = True
+    free: bool = False
 
     @property
     def following(self) -> dict[str, list[str]]:
@@ -92,7 +95,8 @@ def grammar_from(keys: Mapping[str, Any], where: object, name: str) -> Grammar:
         file.thought,
         {START if last == FIRST else last: (*after,) for last, after in file.following.items()},
     )
-    made = Grammar(name, actions, order, thought.chars, file.lenient, file.stops, thought.tags, thought.required)
+    made = Grammar(name, actions, order, thought.chars, file.lenient, file.stops, thought.tags, thought.required,
+                   file.free)  # fmt: skip
     try:
         made.allowed((), 1)
     except ValueError as error:
@@ -120,6 +124,8 @@ def _problems(file: _GrammarKeys) -> Iterator[str]:
     ends = {name for name, one in file.actions.items() if one.effect == "end"}
     if not ends:
         yield "no episode would end: give an action the effect end"
+    if file.free and len(file.actions) > 1:
+        yield "free: a text without tags is the one action's; leave the others out"
     yield from _disorder(file, ends)
 
 

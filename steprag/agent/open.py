@@ -106,10 +106,12 @@ async def open_agent(
     *,
     environment: Environment | None = None,
     judge: JudgeConfig | None = None,
+    more: tuple[str, ...] = (),
 ) -> AsyncIterator[OpenAgent]:
     """The agent that `config` describes. Engines that do not run yet are started, and stopped with the block.
 
-    `environment`: where a caller has made it already, prompts checked. Waits for the retriever, so that
+    `environment`: where a caller has made it already, prompts checked. `more`: adapters to switch to (`open_policy`);
+    for an agent without a judge. Waits for the retriever, so that
     nothing is paid for an index that does not load. Raises ConfigError, DataError, PolicyUnavailable, PolicyRefused.
     """
     if environment is None:
@@ -117,7 +119,7 @@ async def open_agent(
     await retriever.ready()
     grammar, asked = environment.profile.grammar, roomy(config.policy, environment)
     if judge is None:
-        async with open_model(asked, grammar) as policy:
+        async with open_model(asked, grammar, more) as policy:
             yield OpenAgent(environment, policy)
     elif any(getattr(asked, key) != getattr(judge, key) for key in SERVED):
         _check_gpus(asked, judge)

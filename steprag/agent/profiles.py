@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -84,7 +84,8 @@ class PromptProfile:
 
     `examples`: how many of the file's worked examples stand in the system prompt (0 for trained policies).
     `hash` covers every word of the file and the number of examples. `reserved`: special tokens of the policy's own
-    tokenizer that must not reach it from outside (`steprag.agent.inert.surviving`).
+    tokenizer that must not reach it from outside (`steprag.agent.inert.surviving`). `earlier`: messages of earlier
+    turns, between system prompt and question (`after`).
     """
 
     name: str
@@ -93,12 +94,20 @@ class PromptProfile:
     examples: int
     hash: str
     reserved: tuple[str, ...] = ()
+    earlier: tuple[Message, ...] = ()
 
     @property
     def identity(self) -> dict[str, Any]:
         """Name and hash, as manifests keep them; of a user's own grammar also its name and keys."""
         own = {"name": self.grammar.name, "keys": self.words.grammar} if isinstance(self.words.grammar, dict) else None
         return {"profile": self.name, "hash": self.hash, **({"grammar": own} if own else {})}
+
+    def after(self, exchanges: Sequence[tuple[str, str]]) -> PromptProfile:
+        """The profile behind these exchanges of a conversation, the oldest first: what was asked, what was answered."""
+        said = [
+            (role, text) for exchange in exchanges for role, text in zip(("user", "assistant"), exchange, strict=True)
+        ]
+        return replace(self, earlier=tuple(Message(role=role, content=self._inert(text)) for role, text in said))
 
     def render(self, state: State, allowed: tuple[str, ...]) -> tuple[Message, ...]:
         """System prompt and one user turn: question, steps as sampled, passages of the last query, the tail.
@@ -124,7 +133,8 @@ class PromptProfile:
         tail = self.words.tails.get("|".join(allowed))
         if tail:
             lines.append(tail)
-        return (Message(role="system", content=self._system), Message(role="user", content="\n".join(lines)))
+        first, asked = Message(role="system", content=self._system), Message(role="user", content="\n".join(lines))
+        return (first, *self.earlier, asked)
 
     def _continued(self, question: str, transcript: str) -> tuple[Message, ...]:
         """The question, and what the assistant has written and read so far; no message that would be empty."""

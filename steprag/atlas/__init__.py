@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 DATA = Path(__file__).parent
+FACTS = DATA / "facts.tsv"
+"""Atlas' facts as lines of subject, relation and object, with tabs between."""
 NAMES = ("corpus", "train", "dev", "test", "warmstart")
 TASKS = ("ledger.dev", "ledger.test", "forks.dev", "forks.test", "worked.train", "worked.dev", "choices.test")
 """Questions that try an agent's memory, and worked episodes of them (`benchmarks.atlas.tasks`); questions in

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from steprag.config.env_file import without_env
 from steprag.config.sections import RetrieverConfig, Section
 from steprag.config.words import OPTION, meant, options_meant, shape_of, short_usage, show_help
 from steprag.console.progress import say
@@ -248,6 +249,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     An option may be typed with dashes for underlines, and a key without its section where that leaves no doubt;
     `--config` takes a recipe's name for its file. Ends behind the help that is asked for (`show_help`).
     """
+    argv = without_env(argv)
     parser.allow_abbrev = False  # a shortened option would hide a misspelt one
     parser.usage, known = short_usage(parser), [*_options(parser)]
     show_help(parser, argv)

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from steprag.engines.models import ModelFiles, resolve_model
+from steprag.engines.models import ModelFiles, resolve_model, with_adapter
 from steprag.engines.threads import fast_dtype, spin_briefly
 from steprag.errors import ConfigError, quoted
 from steprag.extras import need
@@ -33,6 +34,8 @@ class EngineSpec:
     works on at once at most, since a request may ask for several.
 
     `api_key_env` names the environment variable that holds the key which clients must send; `key` is the key itself.
+
+    `more`: further adapters of the same base, for requests that ask for one of them (`EngineCommand.switch`).
     """
 
     engine: str = "llamacpp"
@@ -47,32 +50,42 @@ class EngineSpec:
     devices: str | None = None
     api_key_env: str | None = None
     key: str | None = field(default=None, repr=False)
+    more: tuple[str, ...] = ()
+
+
+Switch = Mapping[str | None, Mapping[str, Any]]
+"""By the adapter as it was given, None for the base alone: the fields of a request that it is to answer."""
 
 
 @dataclass(frozen=True)
 class EngineCommand:
-    """`argv` to run with `env` added; `url` is None where the child announces it itself."""
+    """`argv` to run with `env` added; `url` is None where the child announces it itself. `switch`: empty where every
+    request is answered alike.
+    """
 
     argv: list[str]
     model: str
     url: str | None = None
     env: dict[str, str] = field(default_factory=dict)
+    switch: Switch = field(default_factory=dict)
 
 
 def command(spec: EngineSpec) -> EngineCommand:
     """The command for `spec`; converts weights or adapter if this engine needs another format of them."""
-    builders: dict[str, Callable[[EngineSpec, ModelFiles], EngineCommand]] = {
+    builders: dict[str, Callable[[EngineSpec, ModelFiles, dict[str, Path]], EngineCommand]] = {
         "llamacpp": _llamacpp,
         "transformers": _transformers,
         "vllm": _vllm,
     }
     if spec.engine not in builders:
         raise ConfigError(f"unknown policy engine {quoted(spec.engine)}; choose one of {', '.join(ENGINES)}")
-    built = builders[spec.engine](spec, resolve_model(spec.model, spec.adapter))
+    files = resolve_model(spec.model, spec.adapter)
+    more = {name: adapter for name in spec.more if (adapter := with_adapter(files, name).adapter)}
+    built = builders[spec.engine](spec, files, more)
     return replace(built, env=built.env | {"CUDA_VISIBLE_DEVICES": spec.devices}) if spec.devices else built
 
 
-def _llamacpp(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
+def _llamacpp(spec: EngineSpec, files: ModelFiles, more: dict[str, Path]) -> EngineCommand:
     from steprag.engines.adapters import gguf_adapter
     from steprag.engines.weights import eight_bit_gguf
 
@@ -85,16 +98,22 @@ def _llamacpp(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
     argv += ["--parallel", str(spec.parallel), "--context", str(spec.context)]
     if files.adapter:
         argv += ["--adapter", str(gguf_adapter(files.adapter, files))]
+    for adapter in more.values():
+        argv += ["--beside", str(gguf_adapter(adapter, files))]
+    loaded = [*([spec.adapter or files.label] if files.adapter else []), *more]
+    # an empty list, or none, means the scales at the start: to have the base alone, one is set to 0
+    switch = {name: {"lora": [{"id": id, "scale": 1.0}]} for id, name in enumerate(loaded)}
+    base = {None: {"lora": [{"id": 0, "scale": 0.0}]}} if loaded else {}
     if spec.threads:
         argv += ["--threads", str(spec.threads)]
     env = {ENGINE_KEY: spec.key} if spec.key else {}
     if variable := ENGINE_KEY if spec.key else spec.api_key_env:
         argv += ["--api_key_env", variable]
     spin_briefly()
-    return EngineCommand(argv, files.label, env=env)
+    return EngineCommand(argv, files.label, env=env, switch={**switch, **base})
 
 
-def _transformers(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
+def _transformers(spec: EngineSpec, files: ModelFiles, more: dict[str, Path]) -> EngineCommand:
     """transformers' own OpenAI-compatible server, with a route for scores; CPU, CUDA or Metal, whatever torch finds.
 
     Slower than llama.cpp on a CPU by an order of magnitude, but serves any checkpoint in its own precision.
@@ -102,6 +121,8 @@ def _transformers(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
     """
     from steprag.engines import weights
 
+    if more:
+        raise ConfigError(f"engine transformers serves one adapter, not also {', '.join(more)}; use llamacpp or vllm")
     need("transformers")
     from huggingface_hub.constants import HF_HUB_CACHE
 
@@ -115,13 +136,15 @@ def _transformers(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
     return EngineCommand(argv, str(model), _url(spec.host, port), env | ({ENGINE_KEY: key} if key else {}))
 
 
-def _vllm(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
+def _vllm(spec: EngineSpec, files: ModelFiles, more: dict[str, Path]) -> EngineCommand:
     """vLLM from its own environment, on a GPU or, where its build is for CPUs, on those."""
     program = vllm_program()
     port = spec.port or free_port(spec.host)
     on_cpu = _is_cpu_build(program)
-    model, options = _vllm_cpu_model(files) if on_cpu else _vllm_model(files)
+    joined = on_cpu and not more
+    model, options = _vllm_cpu_model(files) if joined else _vllm_model(files, more)
     argv = [*_guarded(), str(program), "serve", model, "--host", spec.host, "--port", str(port), *options]
+    argv += ["--dtype", fast_dtype(), *_VLLM_CPU_OPTIONS] if on_cpu else []
     argv += ["--max-model-len", str(spec.context), "--max-num-seqs", str(max(256, 4 * spec.parallel))]
     # Without its details usage does not say how many prompt tokens were cached.
     argv += ["--enable-prefix-caching", "--enable-prompt-tokens-details"]
@@ -131,22 +154,30 @@ def _vllm(spec: EngineSpec, files: ModelFiles) -> EngineCommand:
     key = spec.key or (os.environ[spec.api_key_env] if spec.api_key_env else None)
     env = {"VLLM_API_KEY": key} if key else {}
     env |= _vllm_cpu_settings(spec) if on_cpu else {}
-    return EngineCommand(argv, files.label, _url(spec.host, port), env)
+    switch = {} if joined else {None: {"model": files.name}, **{name: {"model": name} for name in more}}
+    own = {spec.adapter: {"model": files.label}} if spec.adapter and not joined else {}
+    return EngineCommand(argv, files.label, _url(spec.host, port), env, {**switch, **own})
 
 
-def _vllm_model(files: ModelFiles) -> tuple[str, list[str]]:
-    """The base, and the options that name it and its adapter."""
+def _vllm_model(files: ModelFiles, more: Mapping[str, Path]) -> tuple[str, list[str]]:
+    """The base, and the options that name it and its adapters."""
     from steprag.engines.adapters import lora_rank
     from steprag.engines.weights import base_weights
 
     options = ["--served-model-name", files.name]
-    if files.adapter:
-        if files.adapter.suffix == ".gguf":
-            raise ConfigError(f"vLLM loads no GGUF adapter; give the PEFT folder that {files.adapter} was made of")
-        rank = next((rank for rank in _VLLM_RANKS if rank >= lora_rank(files.adapter)), _VLLM_RANKS[-1])
-        named = json.dumps({"name": files.label, "path": str(files.adapter)})  # NAME=PATH is split at = and commas
-        options += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", named]
-        if (files.adapter / "generation_config.json").is_file():  # where replies end; the base may not know
+    adapters = {**({files.label: files.adapter} if files.adapter else {}), **more}
+    if adapters:
+        if gguf := next((one for one in adapters.values() if one.suffix == ".gguf"), None):
+            raise ConfigError(f"vLLM loads no GGUF adapter; give the PEFT folder that {gguf} was made of")
+        most = max(map(lora_rank, adapters.values()))
+        rank = next((rank for rank in _VLLM_RANKS if rank >= most), _VLLM_RANKS[-1])
+        # as JSON: NAME=PATH is split at = and commas
+        named = [json.dumps({"name": name, "path": str(path)}) for name, path in adapters.items()]
+        options += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", *named]
+        options += ["--max-loras", str(len(named))] if more else []  # of one batch; vLLM's own default is 1
+        if (
+            files.adapter and (files.adapter / "generation_config.json").is_file()
+        ):  # where replies end; the base may not know
             options += ["--generation-config", str(files.adapter)]
     return base_weights(files), options
 
@@ -155,8 +186,7 @@ def _vllm_cpu_model(files: ModelFiles) -> tuple[str, list[str]]:
     """Base and adapter in one: an adapter beside its base makes vLLM several times as slow here (docs/engines.md)."""
     from steprag.engines import weights
 
-    options = ["--served-model-name", files.label, "--dtype", fast_dtype(), *_VLLM_CPU_OPTIONS]
-    return weights.merged_folder(files), options
+    return weights.merged_folder(files), ["--served-model-name", files.label]
 
 
 def vllm_program() -> Path:

@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="steprag.engines.llamacpp")
     parser.add_argument("--model", required=True, help="GGUF file")
     parser.add_argument("--adapter", help="GGUF LoRA adapter")
+    parser.add_argument("--beside", action="append", default=[], help="GGUF adapter for requests that ask for it")
     parser.add_argument("--alias", default="policy")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
@@ -61,8 +62,8 @@ def _params(xllamacpp: Any, args: argparse.Namespace) -> Any:
     params = xllamacpp.CommonParams()
     params.model.path = args.model
     params.model_alias = {args.alias}
-    if args.adapter:
-        params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(args.adapter, 1.0)]
+    scales = [*([(args.adapter, 1.0)] if args.adapter else []), *((path, 0.0) for path in args.beside)]
+    params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, scale) for path, scale in scales]
     params.hostnames = [args.host]
     params.port = args.port
     params.n_parallel = args.parallel

@@ -10,7 +10,7 @@ import hashlib
 import importlib.util
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -168,9 +168,12 @@ def resolve_model(model: str | Path, adapter: str | Path | None = None) -> Model
             raise ConfigError(f"{path} is an adapter already; give its base as the model or leave --adapter out")
         return resolve_model(_base_here(path), path)
     files = _base(str(model), path)
-    if adapter is None:
-        return files
-    return ModelFiles(files.name, files.gguf, files.hf, files.hub, _adapter(adapter, files))
+    return files if adapter is None else with_adapter(files, adapter)
+
+
+def with_adapter(files: ModelFiles, adapter: str | Path) -> ModelFiles:
+    """The same base under another adapter, as `resolve_model` takes it. Raises ConfigError."""
+    return replace(files, adapter=_adapter(_named(adapter), files))
 
 
 def _adapter_here(adapter: str | Path) -> Path:

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from steprag.engines import launch
-from steprag.engines.launch import EngineCommand, EngineSpec
+from steprag.engines.launch import EngineCommand, EngineSpec, Switch
 from steprag.engines.models import cache_dir
 from steprag.errors import ConfigError, PolicyUnavailable
 from steprag.net.hosts import is_loopback
@@ -34,13 +34,14 @@ class Endpoint:
     """Where a policy answers.
 
     `base_url` ends in `/v1`; `model` is what requests must name. `key`: what requests must carry, where this program
-    made it up.
+    made it up. `switch`: as in `EngineCommand`.
     """
 
     base_url: str
     model: str
     engine: str
     key: str | None = field(default=None, repr=False)
+    switch: Switch = field(default_factory=dict)
 
 
 @contextlib.contextmanager
@@ -68,7 +69,7 @@ def serving(spec: EngineSpec, *, startup_seconds: float | None = None) -> Genera
         url = command.url or _announced(process, log_path, deadline)
         _until_healthy(url, process, log_path, deadline)
         try:
-            yield Endpoint(f"{url}/v1", command.model, spec.engine, spec.key)
+            yield Endpoint(f"{url}/v1", command.model, spec.engine, spec.key, command.switch)
         finally:
             if process.poll() is None:
                 log_path.unlink(missing_ok=True)

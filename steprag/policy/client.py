@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -20,7 +21,7 @@ import aiohttp
 
 from steprag.config.sections import JudgeConfig, PolicyConfig
 from steprag.console.progress import say
-from steprag.engines.launch import EngineSpec
+from steprag.engines.launch import EngineSpec, Switch
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import serving_us
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable, quoted
@@ -61,8 +62,8 @@ class _Refused(Exception):
     """A reply whose status is no success."""
 
     def __init__(self, status: int, headers: Mapping[str, str], content: bytes) -> None:
-        super().__init__(status)
         self.headers, self.problem = headers, problem_of(status, content)
+        super().__init__(str(self.problem))
 
     @property
     def passing(self) -> bool:
@@ -80,9 +81,12 @@ class OpenAIPolicy:
     """
 
     def __init__(
-        self, config: PolicyConfig, base_url: str | None, model: str, grammar: OutputFormat, key: str | None = None
-    ) -> None:
-        """`key`: what the endpoint wants; None: what `policy.api_key_env` holds."""
+        self, config: PolicyConfig, base_url: str | None, model: str, grammar: OutputFormat, key: str | None = None,
+        switch: Switch | None = None,
+    ) -> None:  # fmt: skip
+        """`key`: what the endpoint wants; None: what `policy.api_key_env` holds. `switch`: as in `EngineCommand`."""
+        self._switch, self._selected = switch or {}, dict[str, Any]()
+        self._listed: dict[str, dict[str, str]] = {}
         self._config, self._base_url, self._model, self._grammar = config, base_url, model, grammar
         self.served: dict[str, str] = {}
         """The endpoint's report of a model that this program did not start: vLLM names its files (`root`, `parent`)."""
@@ -112,9 +116,43 @@ class OpenAIPolicy:
 
     def beside(self, config: PolicyConfig, grammar: OutputFormat) -> OpenAIPolicy:
         """Another policy of the same model at the same endpoint, with its own sampling and format."""
-        other = OpenAIPolicy(config, self._base_url, self._model, grammar, self._key)
-        other.served = self.served
+        other = OpenAIPolicy(config, self._base_url, self._model, grammar, self._key, self._switch)
+        other.served, other._listed = self.served, self._listed
         return other
+
+    async def switched(self, adapter: str | None) -> OpenAIPolicy:
+        """The same policy over the same connections, answered by another adapter; None: by the base alone, where the
+        engine can. At an endpoint that runs already: the adapter's name there; of llama.cpp its file's, or its number.
+
+        Raises ConfigError for an adapter that the endpoint lacks, PolicyUnavailable where nothing answers.
+        """
+        fields = self._switch.get(adapter, {})
+        if adapter is not None and not fields:
+            fields = await self._served_as(adapter)
+        other = copy.copy(self)
+        other._selected = dict(fields)
+        return other
+
+    async def _served_as(self, adapter: str) -> Mapping[str, Any]:
+        """The fields that ask an endpoint which runs already for an adapter."""
+        root = self._url
+        if self._config.engine == "transformers":
+            raise ConfigError(f"{root} has one model for all modes (engine transformers), not {quoted(adapter)}")
+        if self._config.engine != "llamacpp":  # vLLM and SGLang serve an adapter as a model of that name
+            compare(adapter, self._listed, root)
+            return {"model": adapter}
+        try:
+            reply = await self._client.get(f"{root.removesuffix('/v1')}/lora-adapters")
+            told = reply_in(_success(reply).content)
+        except (_Refused, aiohttp.ClientError, ValueError, RecursionError) as error:
+            raise PolicyUnavailable(f"{root} does not list its adapters (/lora-adapters): {reason(error)}") from None
+        rows = [one for one in told if isinstance(one, Mapping)] if isinstance(told, list) else []
+        files = {id: Path(str(one.get("path"))) for one in rows if isinstance(id := one.get("id"), int)}
+        found = [id for id, path in files.items() if adapter in (str(id), str(path), path.name, path.stem)]
+        if len(found) != 1:
+            has = ", ".join(path.name for path in files.values()) or "none"
+            raise ConfigError(f"llama.cpp at {root} has loaded {has} (--lora), not {quoted(adapter)} once")
+        return {"lora": [{"id": found[0], "scale": 1.0}]}
 
     def in_session(self, name: str) -> OpenAIPolicy:
         """The same policy over the same connections; its requests carry the session's name in the header
@@ -138,7 +176,7 @@ class OpenAIPolicy:
         """
         url, served = self._url, {}
         try:
-            reply = await self._retried(self._listed)
+            reply = await self._retried(self._list)
             served = served_models(reply.content.decode(errors="replace"), url)
         except _Refused as error:
             if 300 <= error.problem.status < 400:
@@ -149,6 +187,7 @@ class OpenAIPolicy:
             if isinstance(error, NOBODY):
                 raise PolicyUnavailable(f"no model answers at {url}: {reason(error)}") from None
             say(f"warning: {url} gives no list of models ({reason(error)}); the first request will tell")
+        self._listed = served
         compare(self._model, served, url)
         if self._config.remote:
             self.served = served.get(self._model, {})
@@ -225,6 +264,7 @@ class OpenAIPolicy:
 
         Raises StepragError for any other refusal, and what `send` raises.
         """
+        request = {**request, **self._selected}
         while True:
             body = self._dialect.spoken(request)
             try:
@@ -265,7 +305,7 @@ class OpenAIPolicy:
     def _chat(self) -> str:
         return f"{self._url}/chat/completions"
 
-    async def _listed(self) -> Reply:
+    async def _list(self) -> Reply:
         return _success(await self._client.get(f"{self._url}/models", min(self._config.timeout, LIST_SECONDS)))
 
     async def _retried(self, ask: Callable[[], Awaitable[Given]]) -> Given:
@@ -310,20 +350,23 @@ def _success(reply: Reply) -> Reply:
 
 
 @asynccontextmanager
-async def open_policy(config: PolicyConfig, grammar: OutputFormat) -> AsyncIterator[OpenAIPolicy]:
+async def open_policy(
+    config: PolicyConfig, grammar: OutputFormat, more: tuple[str, ...] = ()
+) -> AsyncIterator[OpenAIPolicy]:
     """The policy that `config` describes, checked and ready; an engine that is not running yet is started for the
-    block.
+    block, with `more` adapters to switch to.
     """
     with ExitStack() as stack:
-        base_url, model, key = config.base_url, config.model, None
+        base_url, model, key, switch = config.base_url, config.model, None, None
         if not config.remote:
             spec = EngineSpec(
                 config.engine, config.model, config.adapter, parallel=config.concurrency, context=config.context,
-                args=config.engine_args, devices=config.devices,
+                args=config.engine_args, devices=config.devices, more=more,
             )  # fmt: skip
             endpoint = stack.enter_context(serving_us(spec))
             base_url, model, key = endpoint.base_url, endpoint.model, endpoint.key or "none"
-        async with OpenAIPolicy(config, base_url, model, grammar, key) as policy:
+            switch = endpoint.switch
+        async with OpenAIPolicy(config, base_url, model, grammar, key, switch) as policy:
             await policy.check()
             yield policy
 
@@ -337,9 +380,9 @@ class Model:
 
 
 @asynccontextmanager
-async def open_model(config: PolicyConfig, grammar: OutputFormat) -> AsyncIterator[Model]:
+async def open_model(config: PolicyConfig, grammar: OutputFormat, more: tuple[str, ...] = ()) -> AsyncIterator[Model]:
     """`open_policy` with a gate of its own."""
-    async with open_policy(config, grammar) as policy:
+    async with open_policy(config, grammar, more) as policy:
         yield Model(policy, Gate(config))
 
 

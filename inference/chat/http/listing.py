@@ -49,7 +49,7 @@ def exported(form: str, title: str, turns: Sequence[Turn], told: Sequence[list[E
     """The conversation in one of EXPORTS; `told`: the events of each turn. JSON has the turns as the service keeps
     them, each with the passages that its answer rests on. Markdown is to be read: what strangers wrote is made inert.
     """
-    both = [(turn, _cited(events)) for turn, events in zip(turns, told, strict=True)]
+    both = [(turn, cited_in(events)) for turn, events in zip(turns, told, strict=True)]
     if form == "json":
         rows = [{**to_dict(turn), "sources": cited} for turn, cited in both]
         return json.dumps({"title": title, "turns": rows}, ensure_ascii=False, indent=2)
@@ -67,7 +67,7 @@ def _line(text: str) -> str:
     return inert(" ".join(text.split()))
 
 
-def _cited(events: list[Event]) -> list[dict[str, Any]]:
+def cited_in(events: list[Event]) -> list[dict[str, Any]]:
     """The passages that the answer of a turn rests on, in order of their finding."""
     cited = {one["n"] for event in events if event["type"] == "answer" for one in event["sources"] if one["cited"]}
     found = [item for event in events if event["type"] == "passages" for item in event["items"]]

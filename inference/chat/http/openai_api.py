@@ -20,6 +20,7 @@ from inference.chat.http.completion_request import SOURCE_LIST, CompletionBody
 from inference.chat.http.reasoning import Reasoning, inert, reasoning_of
 from inference.chat.http.service import COMMENT, ChatService, dumped, new_id, sse, stream_of
 from inference.chat.http.source_pages import source_path
+from inference.chat.routing import mode_named, tells_talk
 from inference.chat.turns.events import Event, LiveTurn
 from inference.chat.turns.store import TurnRequest
 from steprag.errors import quoted
@@ -41,6 +42,8 @@ NOTHING = "{}"
 Link = Callable[[int, str], str]
 """The address of a turn's passage, by its number and title."""
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
+_OPEN = re.compile(r"\s*[<!]?\Z")
+"""The end of a reply in the making that may change with what follows, or be left out."""
 
 
 def openai_routes(service: ChatService) -> APIRouter:
@@ -68,8 +71,8 @@ def _names(service: ChatService) -> list[str]:
 
 def _known(name: str, service: ChatService) -> str:
     """The name of a model, which may end in `SOURCES`. Raises ApiError where there is none."""
-    names = _names(service)
-    if name.removesuffix(SOURCES) not in names:
+    names, mode = _names(service), name.removesuffix(SOURCES).removeprefix(f"{NAME}-")
+    if name.removesuffix(SOURCES) not in names and (mode == name or mode_named(mode, service.modes) is None):
         raise ApiError(404, "model_not_found", f"model {quoted(name)} is not one of {', '.join(names)}", param="model")
     return name
 
@@ -140,10 +143,8 @@ async def _chunks(service: ChatService, live: LiveTurn, body: CompletionBody, li
         service.desk.cancel(live.id)  # nothing where it is over
 
 
-async def _whole(
-    service: ChatService, live: LiveTurn, body: CompletionBody, request: Request, link: Link
-) -> Response:  # fmt: skip
-    """The turn as one chat completion. Cancels the turn where the client leaves."""
+async def last_event(service: ChatService, live: LiveTurn, request: Request) -> Event:
+    """The last event of a turn; cancels it where the client leaves. Raises ApiError where it failed."""
     ended = asyncio.ensure_future(_until_over(live))
     left = asyncio.ensure_future(_until_left(request))
     try:
@@ -155,6 +156,14 @@ async def _whole(
     last = live.events[-1]
     if last["type"] == "turn.failed":
         raise ApiError(502, last["code"], last["message"])
+    return last
+
+
+async def _whole(
+    service: ChatService, live: LiveTurn, body: CompletionBody, request: Request, link: Link
+) -> Response:  # fmt: skip
+    """The turn as one chat completion."""
+    last = await last_event(service, live, request)
     told, (content, annotations) = reasoning_of(live.events), _said(body, live, link)
     return as_json(completion(
         live.id, body.model, content, usage_of(last),
@@ -210,9 +219,11 @@ def content_of(events: list[Event]) -> str:
     no tag stays, as in "a < b".
     """
     answer = next((event["content"] for event in events if event["type"] == "answer"), None)
-    if answer is not None:
-        return _HTML.sub("‹", answer).replace("![", "! [")
-    return f"(no answer: {events[-1].get('finish', 'cancelled')})"
+    return _harmless(answer) if answer is not None else f"(no answer: {events[-1].get('finish', 'cancelled')})"
+
+
+def _harmless(answer: str) -> str:
+    return _HTML.sub("‹", answer).replace("![", "! [")
 
 
 def usage_of(last: Event) -> dict[str, int]:
@@ -228,20 +239,34 @@ class Chunks:
     def __init__(self, id: str, model: str, ignored: list[str]) -> None:
         self._head = {"id": id, "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
         self._ignored, self._reasoning = ignored, Reasoning()
+        self._talks, self._talk, self._sent = False, "", ""
 
     def event(self, event: Event) -> bytes:
         """A chunk for a native event; the first one says which fields of the request change nothing."""
         delta: dict[str, Any] = {}
         if event["type"] == "turn.started":
             delta, event = {"role": "assistant", "content": ""}, {**event, "ignored": self._ignored}
-        if words := self._reasoning.of(event):
+        self._talks = self._talks or tells_talk(event)
+        if self._talks:
+            delta |= self._talked(event)
+        elif words := self._reasoning.of(event):
             delta |= {"reasoning_content": words, "reasoning": words}
         return self._chunk(delta, steprag=event)
 
     def ending(self, content: str, annotations: list[dict[str, Any]], usage: dict[str, int] | None) -> bytes:
         """The answer, the reason for the end, and the usage where it was asked for."""
+        content = content.removeprefix(self._sent)
         last = self._chunk({"content": content, "annotations": annotations}) + self._chunk({}, "stop")
         return last if usage is None else last + sse(dumped({**self._head, "choices": [], "usage": usage}))
+
+    def _talked(self, event: Event) -> dict[str, str]:
+        """The words that a reply of conversation gains, which has no steps before it."""
+        if event["type"] != "step.delta":
+            return {}
+        self._talk += event["text"]
+        shown = _harmless(_OPEN.sub("", self._talk.lstrip()))
+        news, self._sent = shown.removeprefix(self._sent), shown
+        return {"content": news} if news else {}
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}

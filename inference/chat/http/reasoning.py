@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from inference.chat.routing import tells_talk
 from inference.chat.turns.events import Event
 
 _TAG = re.compile(r"<(/?)([a-z_]{1,20})> *")
@@ -68,6 +69,6 @@ def inert(text: str) -> str:
 
 
 def reasoning_of(events: Iterable[Event]) -> str:
-    """The whole reasoning of a turn that ended."""
-    told = Reasoning()
-    return "".join(told.of(event) for event in events).rstrip()
+    """The whole reasoning of a turn that ended; of conversation there is none."""
+    told, listed = Reasoning(), [*events]
+    return "" if any(map(tells_talk, listed)) else "".join(map(told.of, listed)).rstrip()

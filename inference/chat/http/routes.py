@@ -16,14 +16,16 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from inference.chat.http.file_routes import UPLOADS, file_routes, taken, unasked
-from inference.chat.http.listing import EXPORTS, exported, holds, summaries, title_of
-from inference.chat.http.openai_api import openai_routes
+from inference.chat.http.listing import EXPORTS, cited_in, exported, holds, summaries, title_of
+from inference.chat.http.openai_api import last_event, openai_routes
+from inference.chat.http.reasoning import reasoning_of
 from inference.chat.http.service import (
     COMMENT,
     ChatService,
     FeedbackBody,
     ForkBody,
     NameBody,
+    QueryBody,
     TurnBody,
     dumped,
     new_id,
@@ -39,8 +41,8 @@ from steprag.types import Feedback, Turn
 from steprag.web.app import ApiError, as_json, page_app
 
 PAGE = Path(__file__).parents[1] / "page"
-FREE = (f"{PREFIX}/",)
-"""Paths without a token, beside the page's own files: links to passages, which hold a proof of their own."""
+FREE = (f"{PREFIX}/", "/api/health")
+"""Paths without a token, beside the page's own files: links to passages hold a proof of their own."""
 LISTED = 1000
 """Conversations that are listed, the newest."""
 
@@ -49,8 +51,8 @@ def create_chat_app(service: ChatService) -> FastAPI:
     """The application. The desk is the caller's to close."""
     access = replace(service.access, uploads=(f"{UPLOADS}/", service.limits.file_megabytes << 20))
     app = page_app("StepRAG", PAGE, access, {"/v1/": 400})
-    for routes in (info_routes, asking_routes, reading_routes, conversation_routes, file_routes, openai_routes,
-                   source_routes):  # fmt: skip
+    ours = (info_routes, asking_routes, plain_routes, reading_routes, conversation_routes, file_routes)
+    for routes in (*ours, openai_routes, source_routes):
         app.include_router(routes(service))
 
     @app.exception_handler(OSError)
@@ -119,6 +121,30 @@ def asking_routes(service: ChatService) -> APIRouter:
     async def feedback(turn_id: str, body: FeedbackBody) -> Response:
         await store.judge(service.ended(turn_id).id, Feedback(body.right, body.answer))
         return Response(status_code=204)
+
+    return router
+
+
+def plain_routes(service: ChatService) -> APIRouter:
+    """`POST /generate`, a question and its reply in one request; `GET /api/health`."""
+    router = APIRouter()
+
+    @router.post("/generate")
+    async def generate(body: QueryBody, request: Request) -> Response:
+        conversation, mode = body.conversation or new_id("v"), body.mode or service.mode
+        parent = _last_of(service, conversation)
+        live = await service.take(TurnRequest(new_id("t"), conversation, body.query, mode, time.time(), parent=parent))
+        last = await last_event(service, live, request)
+        told = {event["type"]: event for event in live.events}
+        said = told["answer"]["content"] if "answer" in told else None
+        return as_json({"response": said, "mode": live.request.mode, "route": told.get("question", {}).get("route"),
+                        "reasoning": reasoning_of(live.events), "sources": cited_in(live.events),
+                        "finish": last.get("finish", "cancelled"), "usage": last.get("usage"), "turn": live.id,
+                        "conversation": conversation})  # fmt: skip
+
+    @router.get("/api/health")
+    async def health() -> Response:
+        return as_json({"status": "ok"})
 
     return router
 

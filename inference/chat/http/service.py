@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from fastapi.responses import StreamingResponse
@@ -14,6 +14,7 @@ from fastapi.sse import format_sse_event
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from inference.chat.config import ChatServiceConfig
+from inference.chat.routing import mode_named
 from inference.chat.turns.desk import Desk, Full
 from inference.chat.turns.events import LiveTurn
 from inference.chat.turns.store import TurnRequest
@@ -62,13 +63,14 @@ class ChatService:
 
     async def take(self, request: TurnRequest) -> LiveTurn:
         """Accepts a turn. Raises ApiError: 422 for a mode or length that is not allowed, 429 where too many wait."""
-        if request.mode not in self.desk.chat.modes:
+        mode = mode_named(request.mode, self.modes)
+        if mode is None:
             known = ", ".join(self.modes)
             raise ApiError(422, "no_such_mode", f"mode {quoted(request.mode)} is not one of {known}", param="mode")
         if len(request.asked) > (most := self.limits.question_chars):
             raise ApiError(422, "too_long", f"a question of {len(request.asked)} characters; at most {most}")
         try:
-            return await self.desk.accept(request)
+            return await self.desk.accept(replace(request, mode=mode))
         except Full:
             raise ApiError(429, "busy", "too many questions wait already", after=2) from None
 
@@ -93,6 +95,14 @@ class TurnBody(_Body):
     conversation: Name | None = None
     mode: str | None = None
     rewrite: bool = True
+
+
+class QueryBody(_Body):
+    """`POST /generate`."""
+
+    query: Words
+    mode: str | None = None
+    conversation: Name | None = None
 
 
 class ForkBody(_Body):

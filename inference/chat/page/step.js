@@ -5,7 +5,7 @@ import { SmallButton } from "./icons.js";
 import { Inspect } from "./inspect.js";
 import { Search } from "./passages.js";
 import { splitTags, unlooped } from "./text.js";
-import { isOver } from "./turns.js";
+import { isOver, isTalk } from "./turns.js";
 import { actionName, refusalWords } from "./words.js";
 
 const ORIGINS = { kept: "kept from the earlier turn", yours: "written by you" };
@@ -23,8 +23,8 @@ export function Step({ step, turn, spans, chips, raw, origin, controller }) {
       <b class="action">${title(step, writing, refused)}</b>
       ${origin && html`<span class="quiet">${ORIGINS[origin]}</span>`}
       ${over && html`<span class="step-tools">
-        <${SmallButton} icon="edit" aria-label=${`${change} step ${step.place + 1}`}
-          aria-expanded=${shown === "edit"} onClick=${() => toggle("edit")}>${change}<//>
+        ${!isTalk(turn) && html`<${SmallButton} icon="edit" aria-label=${`${change} step ${step.place + 1}`}
+          aria-expanded=${shown === "edit"} onClick=${() => toggle("edit")}>${change}<//>`}
         ${(step.done || refused) && html`<${SmallButton} icon="look" aria-label=${`Inspect step ${step.place + 1}`}
           aria-expanded=${shown === "inspect"} onClick=${() => toggle("inspect")}>Inspect<//>`}
       </span>`}

@@ -5,7 +5,7 @@ import { EditBox } from "./editbox.js";
 import { html, useEffect, useId, useMemo, useState } from "./html.js";
 import { Icon, SmallButton } from "./icons.js";
 import { Trace } from "./trace.js";
-import { isOver } from "./turns.js";
+import { isOver, isTalk } from "./turns.js";
 import { count, duration, modeName, refusalWords, sentence } from "./words.js";
 
 const SHOWN = 20; // turns that are drawn at once; earlier ones come on demand
@@ -42,7 +42,9 @@ function TurnView({ turn, last, controller }) {
       The connection to the service is lost. Trying again; the turn goes on when the service is back.</p>`}
     ${turn.status === "waiting" && turn.heard && html`<p class="line quiet"><span class="waiting-dot"></span>
       ${turn.queued ? `Waiting: ${count(turn.queued, "question")} before this one.` : "Waiting for the agent …"}</p>`}
-    <${Trace} turn=${turn} last=${last} controller=${controller} />
+    ${isTalk(turn) && !isOver(turn)
+      ? html`<p class="answer-text">${turn.steps[0]?.text}<span class="caret" aria-hidden="true"></span></p>`
+      : html`<${Trace} turn=${turn} last=${last && !isTalk(turn)} controller=${controller} />`}
     <${Ending} turn=${turn} controller=${controller} />
   </article>`;
 }
@@ -58,12 +60,17 @@ function Asked({ id, turn, controller }) {
     setEditing(false);
     return null;
   }
+  const other = () => controller.ask(turn.asked, { mode: isTalk(turn) ? "search" : "direct", rewrite: true });
   return html`<header class="asked">
     <div class="asked-line">
       <h2 id=${id}>${turn.asked}</h2>
       ${isOver(turn) && !editing && html`<${SmallButton} icon="edit" onClick=${() => setEditing(true)}
         aria-label="Edit the question">Edit<//>`}
     </div>
+    ${turn.route && html`<p class="line quiet" title=${turn.why}>
+      ${isTalk(turn) ? `Taken for talk: ${turn.why}.` : "Taken for a question."}
+      ${isOver(turn) && html` <button type="button" class="link" onClick=${other}>
+        ${isTalk(turn) ? "Search for it" : "Just talk"}</button>`}</p>`}
     ${rewritten && html`<p class="line quiet">Understood as: <q>${turn.question}</q></p>`}
     ${forked >= 0 && html`<p class="line quiet"><${Icon} name="fork" /> Asked again from step ${forked + 1} of${" "}
       <button type="button" class="link" onClick=${() => goTo(turn.parent)}>the earlier turn</button></p>`}
@@ -84,7 +91,7 @@ function Ending({ turn, controller }) {
   return html`<div class="ending">
     ${turn.answer ? html`<${Answer} turn=${turn} />` : html`<${NoAnswer} turn=${turn} controller=${controller} />`}
     <div class="after">
-      <${Feedback} turn=${turn} controller=${controller} />
+      ${!isTalk(turn) && html`<${Feedback} turn=${turn} controller=${controller} />`}
       ${turn.answer && html`<${SmallButton} icon="again" onClick=${() => controller.again(turn)}
         aria-label="Try this question again">Try again<//>`}
       <span class="costs quiet">${costs(turn)}</span>

@@ -1,10 +1,11 @@
 // A turn as the page holds it, and what each event of its stream changes. Plain data and pure functions.
 //
 // turn: {id, conversation, asked, question, mode, parent, queued, status, heard, opening, steps, answer, finish,
-//        refused, error, usage, seconds, feedback, fresh}
+//        refused, error, usage, seconds, feedback, fresh, route, why}
 //   status   "waiting" (no event yet) | "running" | "finished" | "failed" | "cancelled"
 //   heard    whether the service is heard; false while the page tries to reach it again
 //   fresh    asked from this page, not read from the past
+//   route    what an auto turn was taken for, "talk" or "question", and why; null where nobody decided
 //   opening  what a search with the question itself found, or null
 // step: {place, allowed, action, content, text, given, done, usage, seconds, passages}
 //   given    taken over from the turn that this one forks; the last of them is the person's own
@@ -15,9 +16,12 @@ export function newTurn(id, conversation, known = {}) {
   return {
     id, conversation, asked: "", question: "", mode: "", parent: null, queued: 0, status: "waiting", heard: true,
     opening: null, steps: [], answer: null, finish: null, refused: null, error: null, usage: null, seconds: null,
-    feedback: null, fresh: false, ...known,
+    feedback: null, fresh: false, route: null, why: null, ...known,
   };
 }
+
+/** Whether the turn is one of conversation, which has no steps to show. */
+export const isTalk = (turn) => (turn.route ?? (turn.mode === "direct" ? "talk" : "")) === "talk";
 
 /** Whether the turn is over. */
 export const isOver = (turn) => turn.status !== "waiting" && turn.status !== "running";
@@ -25,7 +29,8 @@ export const isOver = (turn) => turn.status !== "waiting" && turn.status !== "ru
 const APPLY = {
   "turn.started": ({ id, asked, question, feedback, fresh }, { conversation, mode, parent, queued }) =>
     newTurn(id, conversation, { asked, question, feedback, fresh, mode, parent, queued }),
-  question: (turn, { asked, question }) => ({ ...turn, asked, question, status: "running" }),
+  question: (turn, { asked, question, route = null, why = null }) =>
+    ({ ...turn, asked, question, route, why, status: "running" }),
   "step.started": (turn, { step, allowed }) => withStep(turn, step, { allowed }),
   "step.delta": (turn, { step, text }) => withStep(turn, step, { text: (turn.steps[step]?.text ?? "") + text }),
   "step.finished": (turn, { step, action, content, text, given, usage = null, seconds = null }) =>

@@ -3,10 +3,12 @@
 /** What each mode does. */
 export const MODES = {
   local: { name: "Index", does: "search the index" },
-  direct: { name: "Direct", does: "answer without searching" },
+  direct: { name: "Talk", does: "converse, without searching" },
+  reasoning: { name: "Reason", does: "think it through, without searching" },
+  search: { name: "Search", does: "search the index, or the web where it has little" },
   web: { name: "Web", does: "search the web" },
   both: { name: "Both", does: "search the index and the web" },
-  auto: { name: "Auto", does: "search the web where the index has little" },
+  auto: { name: "Auto", does: "talk, or search where something is asked" },
 };
 
 export const modeName = (mode) => MODES[mode]?.name ?? mode;

@@ -18,7 +18,7 @@ from typing import Any
 from inference.chat.turns.citations import Citation
 from inference.chat.turns.store import TurnRequest
 from steprag.agent.retriever import url_of
-from steprag.types import Passage, Step, Turn, Usage
+from steprag.types import Passage, Route, Step, Turn, Usage
 
 Event = dict[str, Any]
 PING = 15.0
@@ -53,9 +53,10 @@ def started(conversation: str, mode: str, parent: str | None, queued: int) -> Ev
     return {"type": "turn.started", "conversation": conversation, "mode": mode, "parent": parent, "queued": queued}
 
 
-def question(asked: str, seen: str) -> Event:
-    """The words as typed, and those that the agent sees."""
-    return {"type": "question", "asked": asked, "question": seen}
+def question(asked: str, seen: str, route: Route | None = None) -> Event:
+    """The words as typed, and those that the agent sees. `route`: of a turn in mode auto."""
+    told = {"route": route.kind, "why": route.why} if route else {}
+    return {"type": "question", "asked": asked, "question": seen, **told}
 
 
 def step_started(step: int, allowed: Sequence[str]) -> Event:

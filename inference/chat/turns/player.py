@@ -9,7 +9,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from inference.chat.memory import ROLE, Rewriter
+from inference.chat.memory import ROLE, Exchange, Rewriter, fitting
+from inference.chat.routing import AUTO, DIRECT, route_of, talks
 from inference.chat.turns import events
 from inference.chat.turns.citations import Support, citations, numbered
 from inference.chat.turns.events import Event, LiveTurn
@@ -27,9 +28,10 @@ from steprag.types import Episode, Found, Passage, Question, State, Turn, Usage
 
 @dataclass(frozen=True)
 class ChatAgent:
-    """What all turns share. `modes`: the agent's environment in each; they differ in their retriever and depth alone.
+    """What all turns share. `modes`: the agent's environment in each; those that search differ in retriever alone.
     `rewriter`: None where questions stay as they are typed. `again`: the policy of further tries; None where the first
-    one samples anyway.
+    one samples anyway. `voices`: the models of modes that have one of their own. `talk`: whether mode auto tells talk
+    from questions. `room`: characters of earlier turns that a prompt may have; None: any number.
     """
 
     modes: Mapping[str, Environment]
@@ -41,15 +43,36 @@ class ChatAgent:
     seed: int
     support: Support = field(default_factory=Support)
     again: Model | None = None
+    voices: Mapping[str, Model] = field(default_factory=dict)
+    talk: bool = True
+    room: int | None = None
     files: ConversationFiles | None = None
 
-    def environment(self, mode: str) -> Environment:
-        """The environment of a mode; of a mode that the service no longer has, that of the first."""
-        return self.modes.get(mode) or next(iter(self.modes.values()))
+    def environment(self, one: TurnRequest | Turn) -> Environment:
+        """The environment of a turn; in a mode that the service no longer has, that of the first."""
+        environment = self.modes.get(self.mode(one)) or next(iter(self.modes.values()))
+        if not (environment.profile.grammar.free and one.history):
+            return environment
+        return replace(environment, profile=environment.profile.after(one.history))
+
+    def mode(self, one: TurnRequest | Turn) -> str:
+        """The mode that a turn is played in: of an auto turn that talks, `direct`."""
+        return DIRECT if talks(one) else one.mode
+
+    def model(self, request: TurnRequest) -> Model:
+        """The model that writes a turn's steps."""
+        return self.voices.get(self.mode(request)) or (self.again if request.again else None) or self.policy
+
+    def history_of(self, request: TurnRequest) -> tuple[Exchange, ...]:
+        """The exchanges before a turn that a prompt has room for, the oldest first."""
+        told = request.history
+        if told is None:
+            told = self.store.exchanges(request.parent, self.history)
+        return fitting(told[-self.history :] if self.history else (), self.room)
 
     def searching(self, one: TurnRequest | Turn) -> Environment:
         """The environment of a turn's mode, which also searches the files of its conversation."""
-        environment = self.environment(one.mode)
+        environment = self.environment(one)
         retriever = self.files and self.files.beside(one.conversation, environment.retriever)
         return replace(environment, retriever=retriever) if retriever else environment
 
@@ -62,11 +85,12 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
     calls = journal.question(Question(request.id, request.asked, ()), live=True)
     if request.given and request.parent:
         calls.searched_as(request.parent)
+    request = live.request = _routed(chat, request)
     seen = await _seen(chat, calls, request)
-    live.publish(events.question(request.asked, seen))
+    live.publish(events.question(request.asked, seen, request.route))
     searching = chat.searching(request)
     teller = _Teller(live, searching.retriever)
-    model = (chat.again if request.again else None) or chat.policy
+    model = chat.model(request)
     heard = replace(model, policy=HeardPolicy(model.policy, teller.heard))
     agent = calls.agent(OpenAgent(searching, heard))
     state = agent.environment.start(seen)
@@ -93,19 +117,22 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
     raise RuntimeError("a rollout ended without its episode")
 
 
+def _routed(chat: ChatAgent, request: TurnRequest) -> TurnRequest:
+    """The request with its route, where it is one in mode auto, and with its history, where it talks."""
+    if chat.talk and request.mode == AUTO and not (request.route or request.given):
+        request = replace(request, route=route_of(request.asked))
+    return replace(request, history=chat.history_of(request)) if talks(request) and not request.given else request
+
+
 async def _seen(chat: ChatAgent, calls: QuestionCalls, request: TurnRequest) -> str:
     """The question for the agent: as the person typed it, or rewritten to stand alone."""
     if request.question is not None:
         return request.question
-    if chat.rewriter is None or not request.rewrite:
+    if chat.rewriter is None or not request.rewrite or talks(request):  # who talks reads the turns before themselves
         return request.asked
-    history = request.history
-    if history is None:
-        history = chat.store.exchanges(request.parent, chat.history)
     rewriter = chat.rewriter
     policy = calls.policy(rewriter.model.policy, ROLE, rewriter.model.gate)
-    lately = history[-chat.history :] if chat.history else ()
-    return await rewriter.standalone(policy, lately, request.asked, seed=chat.seed)
+    return await rewriter.standalone(policy, chat.history_of(request), request.asked, seed=chat.seed)
 
 
 async def _ended(
@@ -127,9 +154,10 @@ def turn_of(request: TurnRequest, *, passages: tuple[Any, ...] = (), **fields: A
     """The record of a request's turn; `passages` by search, best first."""
     listed = tuple(tuple(Found(p.id, p.title, p.score) for p in row) for row in passages)
     blank = {"prediction": None, "steps": request.given, "usage": Usage(), "question": request.asked}
+    talked = request.history if talks(request) else None
     return Turn(id=request.id, golden_answers=(), passages=listed, conversation=request.conversation,
-                asked=request.asked, mode=request.mode, time=request.time, parent=request.parent,
-                given=len(request.given), **{**blank, **fields})  # fmt: skip
+                asked=request.asked, mode=request.mode, time=request.time, parent=request.parent, route=request.route,
+                given=len(request.given), history=talked, **{**blank, **fields})  # fmt: skip
 
 
 async def answer_event(state: State, environment: Environment, support: Support) -> Event:

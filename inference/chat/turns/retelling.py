@@ -29,7 +29,7 @@ class _Kept:
 
     def __init__(self, chat: ChatAgent, turn: Turn) -> None:
         self._found = chat.journal.searches_of(turn.id)
-        self.fingerprint = chat.environment(turn.mode).retriever.fingerprint
+        self.fingerprint = chat.environment(turn).retriever.fingerprint
 
     def has(self, query: str, top_k: int) -> bool:
         """Whether the search was made."""
@@ -56,7 +56,7 @@ class StepDetail:
 
 async def _states(chat: ChatAgent, turn: Turn, kept: _Kept, steps: int) -> list[State]:
     """The states of the turn's first `steps` steps, from its start on, as they were played."""
-    environment = replace(chat.environment(turn.mode), retriever=kept)
+    environment = replace(chat.environment(turn), retriever=kept)
     states = [await environment.opened(environment.start(turn.question))]
     for step in turn.steps[:steps]:
         states.append(await environment.apply(states[-1], step))
@@ -65,7 +65,7 @@ async def _states(chat: ChatAgent, turn: Turn, kept: _Kept, steps: int) -> list[
 
 async def detail(chat: ChatAgent, turn: Turn, place: int) -> StepDetail:
     """The prompt of the turn's step at `place`, and what the policy answered."""
-    environment = chat.environment(turn.mode)
+    environment = chat.environment(turn)
     state = (await _states(chat, turn, _Kept(chat, turn), place))[-1]
     observation = environment.observe(state)
     name = state_of(observation.messages, observation.allowed)
@@ -84,7 +84,7 @@ def _refusal(environment: Environment, state: State, completion: Completion) -> 
 
 async def retold(chat: ChatAgent, turn: Turn) -> list[Event]:
     """The events of a turn that ended, without deltas."""
-    environment, kept = chat.environment(turn.mode), _Kept(chat, turn)
+    environment, kept = chat.environment(turn), _Kept(chat, turn)
 
     def found(state: State) -> list[Event]:
         query = state.steps[-1].content if state.steps else state.question
@@ -92,8 +92,8 @@ async def retold(chat: ChatAgent, turn: Turn) -> list[Event]:
         return [event] if event and kept.has(query, environment.top_k) else []
 
     states = await _states(chat, turn, kept, len(turn.steps))
-    told = [events.started(turn.conversation, turn.mode, turn.parent, 0), events.question(turn.asked, turn.question),
-            *found(states[0])]  # fmt: skip
+    told = [events.started(turn.conversation, turn.mode, turn.parent, 0),
+            events.question(turn.asked, turn.question, turn.route), *found(states[0])]  # fmt: skip
     for place, (step, state) in enumerate(zip(turn.steps, states[1:], strict=True)):
         given = place < turn.given
         if not given:
@@ -115,7 +115,9 @@ async def fork_request(
     there.
     """
     state = await _state_at(chat, parent, place)
-    environment = chat.environment(parent.mode)
+    environment = chat.environment(parent)
+    if environment.profile.grammar.free:
+        raise ApiError(422, "no_steps", "talk has no steps to change; ask something else, or once more")
     allowed = environment.allowed(state)
     if action is not None and action not in allowed:
         raise ApiError(422, "wrong_action", f"here may stand {' or '.join(allowed)}, not {action}", param="action")
@@ -125,7 +127,7 @@ async def fork_request(
     except StepFormatError as error:
         raise ApiError(422, error.reason, f"this is no step that may stand here: {error}", param="text") from None
     return TurnRequest(turn_id, parent.conversation, parent.asked, parent.mode, time.time(), question=parent.question,
-                       parent=parent.id, given=(*parent.steps[:place], step))  # fmt: skip
+                       parent=parent.id, given=(*parent.steps[:place], step), route=parent.route)  # fmt: skip
 
 
 def again_request(chat: ChatAgent, turn: Turn, turn_id: str) -> TurnRequest:
@@ -133,7 +135,7 @@ def again_request(chat: ChatAgent, turn: Turn, turn_id: str) -> TurnRequest:
     tries = [one for one in chat.store.conversations.get(turn.conversation, {}).values()
              if one.parent == turn.parent and one.question == turn.question]  # fmt: skip
     return TurnRequest(turn_id, turn.conversation, turn.asked, turn.mode, time.time(), question=turn.question,
-                       parent=turn.parent, again=len(tries))  # fmt: skip
+                       parent=turn.parent, again=len(tries), route=turn.route, history=turn.history)  # fmt: skip
 
 
 def _action_at(turn: Turn, place: int) -> str | None:
@@ -159,7 +161,7 @@ def as_step_text(grammar: Grammar, action: str, text: str) -> str:
 
 async def human_pair(chat: ChatAgent, parent: Turn, fork: TurnRequest) -> HumanPair | None:
     """The preference of a fork over the replaced step or refused completion; None if the person wrote the same text as
-    the policy, or the policy had written none.
+    the policy, or the policy had written none, and of a mode with prompts of its own, which the policy does not see.
     """
     place = len(fork.given) - 1
     chosen = fork.given[place]
@@ -167,7 +169,10 @@ async def human_pair(chat: ChatAgent, parent: Turn, fork: TurnRequest) -> HumanP
     if not rejected or chosen.text == rejected:
         return None
     state = await _state_at(chat, parent, place)
-    prompt = chat.environment(parent.mode).observe(state).messages
+    environment = chat.environment(parent)
+    if environment.profile is not next(iter(chat.modes.values())).profile:
+        return None
+    prompt = environment.observe(state).messages
     web = any(url_of(passage.id) for row in (*state.earlier, state.passages) for passage in row)
     pair = HumanPair(fork.id, parent.question, place, prompt, chosen.text, rejected,
                      chosen.action, _action_at(parent, place) or chosen.action, web)  # fmt: skip

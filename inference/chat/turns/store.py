@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from inference.predictions import TURNS
 from steprag.records.jsonl import LineJournal, drop_torn_line, dump_line, from_dict, lines_of, written_whole
 from steprag.records.training_rows import HumanPair
-from steprag.types import Feedback, Step, Turn, omitted
+from steprag.types import Feedback, Route, Step, Turn, omitted
 
 ACCEPTED = "accepted.jsonl"
 PREFERRED = "preferred.jsonl"
@@ -33,7 +33,7 @@ class TurnRequest:
 
     `given`: steps that stand already. `history`: earlier exchanges, where the client sent them; else those of the
     conversation count. `parent`: the turn that it follows, or forks where steps are given. `again`: how many tries of
-    the question went before; each has a seed of its own.
+    the question went before; each has a seed of its own. `route`: what an auto turn was taken for, where it is known.
     """
 
     id: str
@@ -47,6 +47,7 @@ class TurnRequest:
     given: tuple[Step, ...] = ()
     history: tuple[tuple[str, str], ...] | None = omitted()
     again: int = 0
+    route: Route | None = omitted()
 
 
 @dataclass(frozen=True)
