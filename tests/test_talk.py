@@ -30,8 +30,12 @@ from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_records, write_json
 from steprag.records.yaml_files import read_yaml
 from steprag.types import Completion, Message, Turn
+from tests.browser import browser, page_in
 from tests.chat_parts import TOKEN, WORK, WritingPolicy, chat, scripted
 from tests.test_chat_openai import asked, client
+from tests.test_chat_page import ask, ended, opened
+
+__all__ = ["browser"]
 
 HELLO = "  Hello! I can talk, <b>a < b</b> ![x](http://x.example/y) and "
 
@@ -131,6 +135,7 @@ def tiny_adapter(folder: Path, seed: int) -> str:
     return str(folder)
 
 
+@pytest.mark.slow
 def test_each_mode_is_answered_by_its_own_adapter(tmp_path: Path) -> None:
     """One engine, started here and then asked as one that runs already (`/lora-adapters`)."""
     one, two = (tiny_adapter(tmp_path / f"mode{seed}", seed) for seed in (1, 2))
@@ -237,3 +242,18 @@ def test_an_environment_file_gives_what_the_environment_lacks(tmp_path: Path, mo
     (tmp_path / "env").write_text("\ufeff# keys\nA_KEY=\"a\\tb\"\nexport B_KEY='x y' # of mine\nC_KEY=other\n")
     assert without_env(["serve", f"--env={tmp_path / 'env'}", "--port", "1"]) == ["serve", "--port", "1"]
     assert [os.environ[name] for name in ("A_KEY", "B_KEY", "C_KEY")] == ["a\tb", "x y", "there"]
+
+
+@pytest.mark.slow
+def test_the_page_says_what_was_taken_for_talk_and_asks_again_otherwise(browser: Any) -> None:
+    with chat(WritingPolicy(scripted("Hello you.", *WORK))) as served, page_in(browser) as page:
+        opened(page, served)
+        ask(page, "Hi there!")
+        turn = ended(page)
+        assert "Taken for talk: it is a greeting." in turn.inner_text()
+        assert turn.locator(".answer-text").inner_text().strip() == "Hello you."
+        assert turn.get_by_role("button", name="Right").count() == 0  # talk is no answer to be judged
+        turn.get_by_role("button", name="Search for it").click()
+        searched = ended(page, 2)
+        assert searched.locator(".answer-text").inner_text().startswith("lek")
+        assert "Taken for" not in searched.inner_text()

@@ -6,6 +6,7 @@ frame a call, {"text", "top_k"}; out goes one, {"found": [[title, text], …]} o
 Once the graph is read, the process can open no file and no connection, as SPARQL's SERVICE would.
 """
 
+import importlib
 import json
 import re
 import runpy
@@ -34,22 +35,21 @@ class Graph:
     """The facts, and the things in them by name. Raises SyntaxError and ValueError for a file of another format."""
 
     def __init__(self, file: Path) -> None:
-        import pyoxigraph
-
-        self._rdf: Any = pyoxigraph
-        self._store, self._labels, self._prefixes = pyoxigraph.Store(), dict[Any, str](), {"": OWN}
+        rdf: Any = importlib.import_module("pyoxigraph")  # by name: it need not be there to check types
+        self._rdf = rdf
+        self._store, self._labels, self._prefixes = rdf.Store(), dict[Any, str](), {"": OWN}
         if file.suffix.lower() == ".tsv":
             self._store.bulk_extend(self._tabbed(file.read_text(encoding="utf-8-sig").splitlines()))
         else:
             turtle = file.suffix.lower() != ".nt"
-            format = pyoxigraph.RdfFormat.TURTLE if turtle else pyoxigraph.RdfFormat.N_TRIPLES
-            self._store.bulk_extend(read := pyoxigraph.parse(path=str(file), format=format))
+            format = rdf.RdfFormat.TURTLE if turtle else rdf.RdfFormat.N_TRIPLES
+            self._store.bulk_extend(read := rdf.parse(path=str(file), format=format))
             spaces = Counter(re.split(r"[^/#:]*$", quad.predicate.value)[0] for quad in self._store)
             # who cannot write <…> writes :name
             self._prefixes = {"": next(iter(spaces.most_common(1)), (OWN,))[0], **read.prefixes}
         self._things = defaultdict[str, dict[Any, None]](dict)
         for quad in self._store:
-            if _LABELS.search(quad.predicate.value) and isinstance(quad.object, pyoxigraph.Literal):
+            if _LABELS.search(quad.predicate.value) and isinstance(quad.object, rdf.Literal):
                 self._labels.setdefault(quad.subject, quad.object.value)
                 self._things[quad.object.value.casefold()][quad.subject] = None
         for quad in self._store:

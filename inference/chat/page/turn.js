@@ -36,7 +36,7 @@ function TurnView({ turn, last, controller }) {
   useEffect(() => {
     if (!isOver(turn)) controller.follow(turn.id); // only turns that are drawn are asked for
   }, [turn.id]);
-  return html`<article class="turn" id=${turn.id} aria-labelledby=${id} aria-busy=${!isOver(turn)}>
+  return html`<article class=${isTalk(turn) ? "turn talk" : "turn"} id=${turn.id} aria-labelledby=${id} aria-busy=${!isOver(turn)}>
     <${Asked} id=${id} turn=${turn} controller=${controller} />
     ${!turn.heard && html`<p class="line calm"><span class="waiting-dot"></span>
       The connection to the service is lost. Trying again; the turn goes on when the service is back.</p>`}

@@ -8,7 +8,7 @@ export const MODES = {
   search: { name: "Search", does: "search the index, or the web where it has little" },
   web: { name: "Web", does: "search the web" },
   both: { name: "Both", does: "search the index and the web" },
-  auto: { name: "Auto", does: "talk, or search where something is asked" },
+  auto: { name: "Auto", does: "talk, or search" },
 };
 
 export const modeName = (mode) => MODES[mode]?.name ?? mode;
