@@ -10,11 +10,8 @@ import re
 import runpy
 import shutil
 import sys
-import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import redirect_stdout, suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ import indexes.index_builder
 from steprag.agent.profiles import PROFILES, load_profile
 from steprag.cli import COMMANDS, main
 from steprag.config.sections import PolicyConfig, engine_of
+from steprag.config.words import options_meant
 from steprag.console.terminal import guarded
 from steprag.engines.launch import EngineSpec, command
 from steprag.records.jsonl import read_records
@@ -34,6 +32,7 @@ from steprag.runs.run import read_manifest
 from steprag.types import Prediction
 from tests.fakes import QUESTION, WORLD, chat_reply, serve
 from tests.indexing import write_corpus
+from tests.test_documents import known_options
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "seeds.md"
@@ -41,47 +40,15 @@ MERGED = False
 """Whether what the rows marked `later` name is here: one edit, then the page is made again."""
 
 
-def helped(words: str, pattern: str) -> Callable[[], bool]:
-    """Whether the full help of a command says so."""
-
-    def found() -> bool:
-        said = StringIO()
-        with redirect_stdout(said), suppress(SystemExit):
-            main([*words.split(), "--help-all"])
-        return re.search(pattern, said.getvalue()) is not None
-
-    return found
-
-
-def has_test(files: str, *words: str) -> Callable[[], bool]:
-    """Whether these files have a test whose name has all the words."""
-
-    def found() -> bool:
-        text = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "tests").glob(files))
-        return any(all(word in name for word in words) for name in re.findall(r"def (test_\w+)", text))
-
-    return found
-
-
-def said(folder: str, text: str, *, absent: bool = False) -> Callable[[], bool]:
-    """Whether a module of the folder says the text, or none does."""
-    return lambda: any(text in path.read_text() for path in (ROOT / folder).rglob("*.py")) is not absent
-
-
-def extra(name: str, package: str) -> Callable[[], bool]:
-    listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    return lambda: any(each.startswith(package) for each in listed.get(name, []))
-
-
 @dataclass(frozen=True)
 class SeedLine:
-    """`line`: what is typed or promised, shortened. `here`: what it is called here. `proof`: tests that show it, as
-    `file::test`, or a look at what stands (rows marked `later`, until their tests are named).
+    """`line`: what is typed or promised, shortened. `here`: what it is called here. `proof`: the test that shows it, as
+    `file::test`, or a case in a file's table.
     """
 
     line: str
     here: str
-    proof: str | Callable[[], bool]
+    proof: str
     later: bool = False
 
 
@@ -136,14 +103,18 @@ SEEDS = {
                  "test_chat_openai::test_the_openai_package_reads_steps_answer_sources_and_usage"),
         SeedLine("a 32B model's memory from its config.json", "`plan train --model FOLDER`",
                  "test_training_plan::test_a_model_is_planned_by_its_config_alone"),
-        SeedLine("GRPO on a base in 4 bits", "`--quantization nf4`",
-                 said("training", "does not sample from a base in 4 bits", absent=True), later=True),
-        SeedLine("DeepSpeed ZeRO-2 and ZeRO-3 for GRPO", "`--deepspeed`",
-                 has_test("test_training*.py", "zero"), later=True),
-        SeedLine("knowledge-graph search", "a tools file: triples", extra("graph", "pyoxigraph"), later=True),
+        SeedLine("32B on two 80 GB GPUs", "`plan train --devices 2`",
+                 "test_training_plan::test_32_billion_weights_fit_two_gpus", later=True),
+        SeedLine("GRPO on a base in 4 bits", "`train --stage grpo --quantization nf4`",
+                 "test_grpo::test_a_base_in_few_bits_plays_and_learns", later=True),
+        SeedLine("DeepSpeed ZeRO-2 and ZeRO-3 for GRPO", "`train --stage grpo --deepspeed zero2`",
+                 "test_grpo::test_sharded_processes_learn_what_whole_ones_do", later=True),
+        SeedLine("knowledge-graph search", "a tools file: triples",
+                 "test_graph::test_a_thing_is_found_by_its_name_and_by_sparql", later=True),
         SeedLine("service/chat_client.py", "`steprag chat URL`",
-                 lambda: any(one.words == "chat" for one in COMMANDS), later=True),
-        SeedLine(".env", "`--env FILE`", said("steprag", "--env"), later=True),
+                 "test_talk::test_a_terminal_talks_to_a_service", later=True),
+        SeedLine(".env", "`--env FILE`",
+                 "test_talk::test_an_environment_file_gives_what_the_environment_lacks", later=True),
     ),
     "AGENT-RAG": (
         SeedLine("corpus, FAISS, search", "`index build`",
@@ -165,21 +136,29 @@ SEEDS = {
         SeedLine("loss and reward curves", "`steprag view`",
                  "test_view_api::test_curves_survive_what_training_and_kills_leave"),
         SeedLine("<start_working_out>…<SOLUTION>", "a grammar in YAML",
-                 said("tests", "<start_working_out"), later=True),
-        SeedLine("SFT on Alpaca's rows", "`train --stage sft`", has_test("test_*.py", "alpaca"), later=True),
-        SeedLine("format: exact +3, approximate +0.5", "`grpo.rewards`", has_test("test_grpo*.py", "tier"), later=True),
-        SeedLine("keywords, connectors, a floor on ROUGE-L", "`grpo.rewards`",
-                 said("training/play", "connector"), later=True),
-        SeedLine("KL to the reference, logged always", "`metrics.jsonl`", has_test("test_grpo*.py", "kl"), later=True),
-        SeedLine("8-bit AdamW", "`--optim`", helped("train", r"--optim\b"), later=True),
-        SeedLine("TensorBoard", "an extra", extra("tensorboard", "tensorboard"), later=True),
-        SeedLine("modes chat, reasoning, search", "`serve --mode`", said("inference/chat", '"reasoning"'), later=True),
-        SeedLine("an adapter per mode", "`steprag serve`", has_test("test_chat*.py", "adapter"), later=True),
-        SeedLine("routing between talk and question", "`auto`", has_test("test_chat*.py", "talk"), later=True),
-        SeedLine("ten turns of memory", "`serve`", has_test("test_chat*.py", "ten_turns"), later=True),
-        SeedLine("POST /generate {query, mode}", "the same", said("inference/chat", '"/generate"'), later=True),
-        SeedLine("GET /api/health", "the same", said("inference/chat", '"/api/health"'), later=True),
-        SeedLine("length and token distributions", "pictures", has_test("test_*.py", "lengths", "drawn"), later=True),
+                 "test_extend::test_every_stage_plays_a_grammar_of_ones_own", later=True),
+        SeedLine("SFT on Alpaca's rows", "`train --stage sft`",
+                 "test_extend::test_instruction_data_become_steps_of_any_grammar", later=True),
+        SeedLine("format: exact +3, approximate +0.5", "`format_tiers` of `grpo.rewards`",
+                 "test_grpo_rewards::format_tiers", later=True),
+        SeedLine("keywords and connectors in the reasoning", "`keywords`, `connectors`",
+                 "test_grpo_rewards::keywords", later=True),
+        SeedLine("−1 for a low ROUGE-L", "`rouge_floor`", "test_grpo_rewards::rouge_floor", later=True),
+        SeedLine("KL to the reference, logged always", "`metrics.jsonl`", "test_grpo::kl", later=True),
+        SeedLine("8-bit AdamW", "`--optim adamw_8bit`", "test_training::adamw_8bit", later=True),
+        SeedLine("TensorBoard", "`--report_to '[tensorboard]'`", "test_training::tensorboard", later=True),
+        SeedLine("modes chat, reasoning, search", "`serve --mode`",
+                 "test_talk::test_old_and_other_words_name_modes", later=True),
+        SeedLine("an adapter per mode", "`steprag serve`",
+                 "test_talk::test_each_mode_is_answered_by_its_own_adapter", later=True),
+        SeedLine("routing between talk and question", "`auto`",
+                 "test_talk::test_messages_are_told_apart_and_no_question_of_atlas_is_talk", later=True),
+        SeedLine("ten turns of memory", "`steprag serve`",
+                 "test_talk::test_the_last_exchanges_that_fit_are_remembered", later=True),
+        SeedLine("POST /generate {query, mode}, GET /api/health", "the same",
+                 "test_talk::test_generate_answers_in_one_request", later=True),
+        SeedLine("length and token distributions", "`score lengths`",
+                 "test_training_plan::test_lengths_of_questions_and_rows_are_told_and_drawn", later=True),
     ),
 }  # fmt: skip
 ROWS = [pytest.param(row, id=f"{seed}: {row.line}") for seed, rows in SEEDS.items() for row in rows]
@@ -189,11 +168,8 @@ ROWS = [pytest.param(row, id=f"{seed}: {row.line}") for seed, rows in SEEDS.item
 def test_every_row_is_shown_by_a_test(row: SeedLine) -> None:
     if row.later and not MERGED:
         pytest.skip("not here yet")
-    if isinstance(row.proof, str):
-        file, _, name = row.proof.partition("::")
-        assert f"def {name}(" in (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8"), row.proof
-    else:
-        assert row.proof(), f"{row.line}: not here"
+    file, _, name = row.proof.partition("::")
+    assert re.search(rf'(def |"){name}\b', (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8")), row.proof
 
 
 def page() -> str:
@@ -201,20 +177,16 @@ def page() -> str:
     text = (
         "# The seeds, line by line\n\nThree published projects are what StepRAG was asked to be: ReasonRAG"
         " (wlzhang2020/ReasonRAG), Agentic-RAG-R1\n(jiangxinke/Agentic-RAG-R1) and AGENT-RAG. A row has a line of their"
-        " documents, what it is here, and the test that shows\nit. `tests/test_seeds.py` holds the rows and makes this"
-        " page. FlashRAG's flags: [indexes.md](indexes.md#flashrags-flags).\nThe memory stack's row, with its figures:"
-        " [figures/stack-row.md](figures/stack-row.md).\n"
+        " documents, what it is here, and the test that\nshows it. `tests/test_seeds.py` holds the rows and makes this"
+        " page.\n\nFlashRAG's flags: [indexes.md](indexes.md#flashrags-flags). The memory stack's row, with its figures:\n"
+        "[figures/stack-row.md](figures/stack-row.md).\n"
     )
     for seed, rows in SEEDS.items():
         text += f"\n## {seed}\n\n| line | here | test |\n|---|---|---|\n"
         for row in rows:
-            shown = row.proof.partition("::")[0] if isinstance(row.proof, str) else HERE
-            line = (
-                f"`{row.line}`"
-                if row.line.startswith(("python", "llamafactory", "POST", "GET", "<", "serv"))
-                else row.line
-            )
-            text += f"| {line} | {row.here} | {'not here yet' if row.later and not MERGED else shown} |\n"
+            line = f"`{row.line}`" if row.line.startswith(("python ", "llama", "POST", "<", "service/")) else row.line
+            shown = "not here yet" if row.later and not MERGED else row.proof.partition("::")[0]
+            text += f"| {line} | {row.here} | {shown} |\n"
     return text
 
 
@@ -506,8 +478,8 @@ def test_the_memory_stack_s_row_is_one_script() -> None:
     assert {line.split(" -")[0] for line in typed_lines} >= {"tools list", "train", "infer", "score judge"}
     for line in typed_lines:
         words = next(one.words for one in COMMANDS if line.startswith(one.words))
-        for option in re.findall(r"--([a-z_.]+)", line):
-            assert helped(words, rf"--([a-z_]+\.)?{re.escape(option)}\b")(), f"{words}: --{option}"
+        known = sorted(known_options(words))
+        assert [each for each in re.findall(r"--[a-z_.]+", line) if len(options_meant(each, known)) != 1] == [], words
 
 
 if __name__ == "__main__" and os.environ.get("STEPRAG_ACCEPT"):
