@@ -55,6 +55,7 @@ COMMANDS = (
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
     Command("train", "training.train", "pairs, or the agent's own episodes, to a checkpoint"),
     Command("infer", "inference.inference", "run the agent over questions and score it"),
+    Command("serve --mcp", "inference.interop.mcp_service", "the agent as tools of any MCP client, by stdio or HTTP"),
     Command("serve", "inference.chat.serve", "talk to the agent: a web page that shows its work, and an OpenAI API"),
     Command("ask", "inference.ask", "one question, its steps shown as they come"),
     Command("compare", "inference.scoring.compare", "runs of the agent side by side: table, paired tests, plots"),
@@ -102,6 +103,10 @@ def run(argv: list[str]) -> int:
         argv = [*MOVED[old].split(), *argv[len(old.split()) :]]
     for command in COMMANDS:
         words = command.words.split()
+        flag = [one for one in argv if words[-1].startswith("--") and one.partition("=")[0] == words[-1]][:1]
+        if flag and words[0] == argv[0]:  # a flag may stand anywhere; what it is set to stays
+            place = argv.index(flag[0])
+            argv = [*words, *argv[1:place], *filter(None, [flag[0].partition("=")[2]]), *argv[place + 1 :]]
         if argv[: len(words)] == words:
             with extras_named(command.words):
                 return importlib.import_module(command.module).main(argv[len(words) :])

@@ -16,7 +16,6 @@ import signal
 import socket
 import time
 from collections.abc import Coroutine
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -84,8 +83,10 @@ def until_stopped(serving: Coroutine[Any, Any, None]) -> int:
     uvicorn answers what it accepted and raises the signal again behind it.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt):
+    try:
         asyncio.run(serving)
+    except* KeyboardInterrupt:  # in a group where a task group stands around the service
+        pass
     return 0
 
 
