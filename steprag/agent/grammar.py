@@ -226,6 +226,20 @@ class Grammar:
         return re.compile(rf"<(?P<name>{names})>(?P<content>.*?)</(?P=name)>", re.DOTALL)
 
 
+class FreeGrammar(Grammar):
+    """Steps without tags, as other frameworks' agents write them: a completion is the first action that is allowed."""
+
+    def parse(self, completion: Completion, allowed: tuple[str, ...]) -> Step:
+        """The whole text as a step. Raises StepFormatError where it is cut, empty, or holds a control token."""
+        if completion.finish == "length":
+            raise StepFormatError("truncated", f"{len(completion.text)} characters without an end")
+        if not completion.text.strip():
+            raise StepFormatError("empty", "no text")
+        if CONTROL_TOKEN.search(completion.text):
+            raise StepFormatError("control_token", completion.text)
+        return Step(allowed[0], completion.text, completion.text.strip())
+
+
 def _one_is_closed(tags: list[str]) -> bool:
     """Whether an opening tag is followed by its closing one."""
     opened: set[str] = set()

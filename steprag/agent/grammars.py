@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from steprag.agent.grammar import START, Grammar
+from steprag.agent.grammar import START, FreeGrammar, Grammar
 from steprag.agent.stack import Action
 
 TRANSCRIPT = Grammar(
@@ -100,4 +100,13 @@ FLAT = replace(
 )
 """The stack's steps without backtrack and summary, to measure what these two bring."""
 
-GRAMMARS = {grammar.name: grammar for grammar in (TRANSCRIPT, PROGUIDE, DIRECT, COT, IRCOT, SEARCH_R1, STACK, FLAT)}
+RECORDED = FreeGrammar(
+    name="recorded",
+    actions=(Action("tool_call", "", effect="call"), Action("answer", "", effect="end")),
+    transitions={START: ("tool_call", "answer"), "tool_call": ("tool_call", "answer")},
+)
+"""What other frameworks' agents do: they call tools, or say something."""
+
+GRAMMARS = {
+    grammar.name: grammar for grammar in (TRANSCRIPT, PROGUIDE, DIRECT, COT, IRCOT, SEARCH_R1, STACK, FLAT, RECORDED)
+}
