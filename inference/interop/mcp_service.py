@@ -7,10 +7,13 @@ deep-research clients expect of a server: `{"results": [{"id", "title", "url"}]}
 from __future__ import annotations
 
 import argparse
-import sys
+import asyncio
+import os
+import signal
+import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +25,6 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
-from typing_extensions import TypedDict
 
 from inference.chat.http.openai_api import content_of
 from inference.chat.http.reasoning import inert
@@ -34,7 +36,6 @@ from steprag.agent.inert import screened
 from steprag.agent.retriever import url_of
 from steprag.config.load import index_of
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
 from steprag.errors import RetrieverError, quoted
 from steprag.runs.run import NUMBERED
 from steprag.types import Passage
@@ -42,7 +43,6 @@ from steprag.web.app import ApiError
 from steprag.web.guard import Access
 from steprag.web.listening import until_stopped
 
-PATH = "/mcp"
 REMEMBERED = 4096
 """Passages that `fetch` knows: those that were found last."""
 EXCERPT = 300
@@ -51,51 +51,8 @@ UNSUPPORTED = "\n\nNothing that was read supports this answer."
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
 
-class FoundDocument(TypedDict):
-    """A passage in a list. `url`: empty where it has none."""
-
-    id: str
-    title: str
-    url: str
-    text: str
-
-
-class FoundDocuments(TypedDict):
-    """What `search` replies."""
-
-    results: list[FoundDocument]
-
-
-class WholeDocument(FoundDocument):
-    """What `fetch` replies."""
-
-    metadata: dict[str, str]
-
-
-class AnswerSource(FoundDocument):
-    """A passage that the agent read: its number, and whether the answer rests on it."""
-
-    n: int
-    cited: bool
-
-
-class PlayedStep(TypedDict):
-    """A step of the agent."""
-
-    action: str
-    content: str
-
-
-class PlayedAnswer(TypedDict):
-    """What `ask` replies. `answer`: None where the agent found none (`finish` says why). `lacks`: why nothing that it
-    read supports the answer.
-    """
-
-    answer: str | None
-    finish: str
-    lacks: str | None
-    steps: list[PlayedStep]
-    sources: list[AnswerSource]
+Found = dict[str, Any]
+"""A passage: id, title, url (empty where it has none), text."""
 
 
 def main(argv: list[str]) -> int:
@@ -114,18 +71,36 @@ def main(argv: list[str]) -> int:
     async def serve() -> None:
         say("opening the index and starting the model")
         async with chat_service(config, index, out, Access("", True, (), config.serve.body_bytes, "")) as service:
+            end, loop = endable_input(), asyncio.get_running_loop()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, end)
             say("answering on standard input and output, until it ends")
             await server_of(service).run_stdio_async()
 
     return until_stopped(serve())
 
 
+def endable_input() -> Callable[[], None]:
+    """Puts a pipe in the place of standard input, and gives what ends it: no signal ends a read of the real one."""
+    source, (reading, writing) = os.dup(0), os.pipe()
+    os.dup2(reading, 0)
+    sink = os.fdopen(writing, "wb", 0)
+
+    def relay() -> None:
+        with suppress(OSError, ValueError), sink:  # ended meanwhile
+            while data := os.read(source, 1 << 16):
+                sink.write(data)
+
+    threading.Thread(target=relay, daemon=True).start()
+    return sink.close
+
+
 @asynccontextmanager
 async def doors(app: Any, service: ChatService) -> AsyncIterator[None]:
-    """Adds `PATH` to the chat service's application, whose guard stands before it too."""
+    """Adds `/mcp` to the chat service's application, whose guard stands before it too."""
     server = server_of(service)
     inner = server.streamable_http_app(
-        streamable_http_path=PATH, stateless_http=True, max_request_body_size=service.limits.body_bytes,
+        stateless_http=True, max_request_body_size=service.limits.body_bytes,
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the guard's work
     )  # fmt: skip
     app.router.routes.extend(inner.routes)
@@ -140,9 +115,7 @@ class AgentTools:
     service: ChatService
     found: LRUCache[str, Passage] = field(default_factory=lambda: LRUCache(REMEMBERED))
 
-    async def ask(
-        self, question: Words, context: Context, mode: str | None = None
-    ) -> Annotated[CallToolResult, PlayedAnswer]:
+    async def ask(self, question: Words, context: Context, mode: str | None = None) -> CallToolResult:
         """Answers a question in steps of search and reading."""
         turn = TurnRequest(new_id("t"), new_id("m"), question, mode or self.service.mode, time.time())
         try:
@@ -154,10 +127,15 @@ class AgentTools:
             raise ToolError(live.events[-1].get("message", "the turn was cancelled"))
         self.found.update({passage.id: passage for passage in _passages(live.events)})
         answer = played_answer(live.events)
-        text = content_of(live.events) + (UNSUPPORTED if answer["lacks"] else "") + _source_lines(answer["sources"])
-        return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=dict(answer))
+        cited = [one for one in answer["sources"] if one["cited"]]
+        lines = [f"\n{one['n']}. {inert(one['title'] or one['id'])} {one['url']}".rstrip(" ") for one in cited]
+        sources = "\n\nSources:" * bool(lines) + "".join(lines)
+        text = content_of(live.events) + UNSUPPORTED * bool(answer["lacks"]) + sources
+        return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=answer)
 
-    async def search(self, query: Words, top_k: Annotated[int, Field(ge=1, le=50)] | None = None) -> FoundDocuments:
+    async def search(
+        self, query: Words, top_k: Annotated[int, Field(ge=1, le=50)] | None = None
+    ) -> dict[str, list[Found]]:
         """Finds passages; the results are excerpts."""
         if len(query) > (most := self.service.limits.question_chars):
             raise ToolError(f"a query of {len(query)} characters; at most {most}")
@@ -171,7 +149,7 @@ class AgentTools:
         self.found.update({passage.id: passage for passage in passages})
         return {"results": [_listed(passage, EXCERPT) for passage in passages]}
 
-    async def fetch(self, id: str) -> WholeDocument:
+    async def fetch(self, id: str) -> Found:
         """A whole passage, by the id that search or ask gave."""
         passage = self.found.get(id)
         if passage is None:
@@ -194,17 +172,13 @@ def server_of(service: ChatService) -> MCPServer[Any]:
 
 async def _told(service: ChatService, live: LiveTurn, context: Context) -> None:
     """Tells each step and search as progress until the turn is over. Cancels the turn where the client leaves."""
-    total = service.desk.chat.environment(live.request.mode).depth
-    steps = 0
+    count = 0
     try:
         async with aclosing(live.follow()) as news:  # pyright: ignore[reportArgumentType] (can be closed)
-            async for events in news:
-                for event in events:
-                    steps += event["type"] == "step.finished"
-                    if line := _line(event):
-                        await context.report_progress(steps, max(total, steps), line)
-                if not events:  # nothing for long: the client must see that this lives
-                    await context.report_progress(steps, max(total, steps), "…")
+            async for events in news:  # none where nothing came for long: the client must see that this lives
+                for line in filter(None, map(_line, events)) if events else ["…"]:
+                    count += 1  # progress has to grow
+                    await context.report_progress(count, None, line)
     finally:
         service.desk.cancel(live.id)  # nothing where it is over
 
@@ -219,8 +193,8 @@ def _line(event: Event) -> str:
     return ""
 
 
-def played_answer(events: list[Event]) -> PlayedAnswer:
-    """A finished turn as one object."""
+def played_answer(events: list[Event]) -> dict[str, Any]:
+    """A finished turn. `answer` is None where it found none (see `finish`); `lacks`: why nothing read supports it."""
     answer: Event = next((event for event in events if event["type"] == "answer"), {})
     cited = {one["n"] for one in answer.get("sources", ()) if one["cited"]}
     numbers = {item["id"]: item["n"] for event in events if event["type"] == "passages" for item in event["items"]}
@@ -239,14 +213,5 @@ def _passages(events: list[Event]) -> list[Passage]:
     return [Passage(item["id"], item["title"], item["text"]) for _, item in sorted(items.items())]
 
 
-def _listed(passage: Passage, most: int | None = None) -> FoundDocument:
+def _listed(passage: Passage, most: int | None = None) -> Found:
     return {"id": passage.id, "title": passage.title, "url": url_of(passage.id) or "", "text": passage.text[:most]}
-
-
-def _source_lines(sources: list[AnswerSource]) -> str:
-    lines = [f"{one['n']}. {inert(one['title'] or one['id'])} {one['url']}".rstrip() for one in sources if one["cited"]]
-    return "\n\nSources:\n" + "\n".join(lines) if lines else ""
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

@@ -173,6 +173,11 @@ class BoundedProtocol(_Base):
         if self._working:
             self._enter("body" if self.cycle.more_body else None)
 
+    def handle_websocket_upgrade(self, *event: Any) -> None:
+        self._timer = _cancelled(self._timer)  # a socket stays open; uvicorn's own protocol has it from here
+        self.bounds.idle.pop(self, None)
+        super().handle_websocket_upgrade(*event)
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self._working and not self.transport.is_closing():
