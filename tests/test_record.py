@@ -313,16 +313,7 @@ def test_recorded_calls_become_pairs_and_supervised_rows(reward: str, tmp_path: 
     (tree,) = read_records(trees / "trees.jsonl", Tree)
     assert tree.question.id == "q1"
     assert [n.prediction_f1 for n in tree.nodes if n.terminal] == [1.0, 0.0, None if ":" in reward else 0.0]
-    options = [
-        "--label.name",
-        "spre",
-        "--pairs.cross_action",
-        "true",
-        "--validation",
-        "0",
-        "--products",
-        "[pairs, sft]",
-    ]
+    options = ["--config", "spre", "--pairs.errors", "0", "--validation", "0", "--products", "[pairs, sft]"]
     assert cli.main(["pairs", "--trees", str(trees), "--out", str(pairs), *options]) == 0
     made = [json.loads(line) for line in (pairs / "pairs.train.jsonl").read_text().splitlines()]
     assert {row["chosen"][0]["content"] for row in made} == {"look 0"}

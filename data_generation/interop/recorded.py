@@ -313,7 +313,7 @@ def main(argv: list[str]) -> int:
         run.save(grammar=RECORDED.name)
     say(f"recorded: calls {dict(folder.counts)}; {len(trees)} trees, {sum(map(bool, scores))} with a score, {mixed} "
         "with better and worse episodes")  # fmt: skip
-    say(f"recorded: next: steprag pairs --trees {given.out} --label.name spre --pairs.cross_action true" if mixed else
+    say(f"recorded: next: steprag pairs --trees {given.out} --config spre --pairs.errors 0" if mixed else
         "recorded: no pair can come of it: ask each question several times at a temperature above 0, and give "
         "--questions with golden answers or a --reward of your own")  # fmt: skip
     return 0 if mixed else PART_DONE
