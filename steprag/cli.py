@@ -52,6 +52,7 @@ COMMANDS = (
     ),
     Command("trees weave", "data_generation.weave", "detours of finished trees as worked episodes of the stack agent"),
     Command("trees worked", "data_generation.worked", "worked episodes to supervised steps"),
+    Command("trees recorded", "data_generation.interop.recorded", "calls of steprag record, folded into trees"),
     Command("trees belief", "data_generation.belief", "adds to finished trees what the policy believes of the answer"),
     Command("pairs import", "preference.exchange.proguide", "a published RAG_ProGuide.json to pairs and its prompts"),
     Command("pairs instruct", "preference.exchange.instruct", "instruction data to supervised steps of any grammar"),
@@ -60,7 +61,10 @@ COMMANDS = (
     Command("pairs leakage", "preference.report.leakage", "looks for evaluation questions in a pairs folder"),
     Command("pairs", "preference.build", "trees to preference pairs and supervised steps"),
     Command("train", "training.train", "pairs, or the agent's own episodes, to a checkpoint"),
+    Command("environment", "training.interop.openenv_service", "the agent's world for other trainers, by OpenEnv"),
     Command("infer", "inference.inference", "run the agent over questions and score it"),
+    Command("record", "steprag.interop.record", "keeps the calls of any agent that speaks to an OpenAI API"),
+    Command("serve --mcp", "inference.interop.mcp_service", "the agent as tools of any MCP client, by stdio or HTTP"),
     Command("serve", "inference.chat.serve", "talk to the agent: a web page that shows its work, and an OpenAI API"),
     Command("chat", "inference.chat.client", "talk to a service of `serve` in the terminal"),
     Command("ask", "inference.ask", "one question, its steps shown as they come"),
@@ -112,6 +116,10 @@ def run(argv: list[str]) -> int:
         argv = [*MOVED[old].split(), *argv[len(old.split()) :]]
     for command in COMMANDS:
         words = command.words.split()
+        flag = [one for one in argv if words[-1].startswith("--") and one.partition("=")[0] == words[-1]][:1]
+        if flag and words[0] == argv[0]:  # a flag may stand anywhere; what it is set to stays
+            place = argv.index(flag[0])
+            argv = [*words, *argv[1:place], *filter(None, [flag[0].partition("=")[2]]), *argv[place + 1 :]]
         if argv[: len(words)] == words:
             with extras_named(command.words):
                 return importlib.import_module(command.module).main(argv[len(words) :])

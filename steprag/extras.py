@@ -26,6 +26,8 @@ EXTRAS = {
     "quality": ("rouge_score", "sacrebleu"),
 }
 """Import names by extra. A package that several extras bring is looked for from the top."""
+ALONE = frozenset({"mcp", "openenv"})
+"""Packages that are an extra of their own name, outside `all`."""
 
 
 def remedy(extra: str) -> str:
@@ -56,7 +58,7 @@ def need(package: str) -> None:
 def missing_extra(error: ModuleNotFoundError, command: str) -> str | None:
     """The line for an import that failed because an extra is not installed; None where no extra would help."""
     package = (error.name or "").split(".")[0]
-    extra = extra_of(package, command)
+    extra = extra_of(package, command) or (package if package in ALONE else None)
     if extra is None:
         return None
     what = f"steprag {command}" if command else "this"

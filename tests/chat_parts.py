@@ -8,7 +8,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,7 @@ def parsed(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 @contextmanager
 def chat(
     policy: Any, folder: Path | None = None, *, at_once: int = 2, rewriter: Any = None, choose: bool = False,
-    retriever: DictRetriever | None = None, port: int = 0, profile: str = "transcript", **limits: Any,
+    retriever: Any = None, port: int = 0, profile: str = "transcript", doors: Any = None, **limits: Any,
 ) -> Iterator[Served]:  # fmt: skip
     """The service on `port`, or on a free one; its loop runs in a thread."""
     retriever, ready, box = retriever or DictRetriever(), threading.Event(), {}
@@ -167,14 +167,16 @@ def chat(
             service = ChatService(
                 desk, access, config, "double", "world", next(iter(agent.modes)), "test", config.examples
             )
-            settings = uvicorn.Config(create_chat_app(service), log_level="error", timeout_graceful_shutdown=1)
+            app = create_chat_app(service)
+            settings = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
             box["server"], box["desk"] = uvicorn.Server(settings), desk
             box["server"].install_signal_handlers = lambda: None
-            serving = asyncio.create_task(box["server"].serve(sockets=[listening]))
-            while not box["server"].started:
-                await asyncio.sleep(0.005)
-            ready.set()
-            await serving
+            async with doors(app, service) if doors else nullcontext():
+                serving = asyncio.create_task(box["server"].serve(sockets=[listening]))
+                while not box["server"].started:
+                    await asyncio.sleep(0.005)
+                ready.set()
+                await serving
             await desk.close()
             store.close()
 

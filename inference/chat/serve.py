@@ -6,10 +6,18 @@ import argparse
 import asyncio
 import math
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from indexes import open_retriever
 from inference.chat.config import ChatConfig
@@ -44,6 +52,7 @@ from steprag.policy.requests import STEPS_FORCED
 from steprag.records.jsonl import read_json
 from steprag.runs.run import NUMBERED, code_version, open_run
 from steprag.web.app import access_of, show_link, token_of
+from steprag.web.guard import Access
 from steprag.web.listening import serve_app, until_stopped
 
 EXAMPLES = (
@@ -62,53 +71,71 @@ OWN_PROFILES = {DIRECT: "talk", REASONING: "cot"}
 """The prompts of the modes that do not search, unless others are given."""
 TRIES_AT = 0.8
 """The temperature of another try of a question whose first one was greedy; as in a search."""
+Door = Callable[[Any, ChatService], AbstractAsyncContextManager[Any]]
+"""Adds routes to the service's application, and holds what they need while it is served."""
 GRACE = 10.0
 """Seconds that turns under way have to end once the service is told to stop; others are played at its next start."""
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="steprag serve", description="Talk to the agent: a web page, and an API.")
+    given, config = asked_for(
+        argparse.ArgumentParser(prog="steprag serve", description="Talk to the agent: a web page, and an API."), argv
+    )
+    return until_stopped(serve_chat(config, index_of(given), Path(given.out)))
+
+
+def asked_for(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[argparse.Namespace, ChatConfig]:
+    """What a command line that opens the chat agent says, and its configuration."""
     parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [{NEWEST}]")
     parser.add_argument("--out", default=f"runs/chat{NUMBERED}", metavar="RUN",
                         help="run folder: turns.jsonl [runs/chat]")  # fmt: skip
     add_options(parser, ChatConfig)
     given = parse_arguments(parser, argv)
-    config = config_of(ChatConfig, given, beside=SMALL)
-    return until_stopped(serve_chat(config, index_of(given), Path(given.out)))
+    return given, config_of(ChatConfig, given, beside=SMALL)
 
 
-async def serve_chat(config: ChatConfig, index: str, out: Path) -> None:
-    """Serves until a signal comes. Raises ConfigError where index, model, address, token or folder are not in order."""
-    token = token_of(config.serve.host, config.serve.token_env, config.serve.hosts)
-    with listen(config.serve.host, config.serve.port) as listening:
+async def serve_chat(config: ChatConfig, index: str, out: Path, doors: Door | None = None) -> None:
+    """Serves until a signal comes; `doors` may add routes. Raises ConfigError where index, model, address, token or
+    folder are not in order.
+    """
+    serve = config.serve
+    token = token_of(serve.host, serve.token_env, serve.hosts)
+    with listen(serve.host, serve.port) as listening:
+        access = access_of(listening, serve.host, token, serve.body_bytes, *FREE, names=serve.hosts)
         say("opening the index and starting the model; the link comes when both answer")
-        async with aclosing(open_retriever(index, config.retriever)) as retriever:
-            profile = checked_profile(config.prompt, config.policy)
-            environment = make_environment(profile, retriever, config.episode)
-            least = config.serve.least_score
-            support = Support(config.serve.support, LEAST_SCORE if least is None and index == DEMO_INDEX else least)
-            with _folder(config, environment, out) as folder:
-                async with _chat_agent(config, environment, folder, support) as chat:
-                    desk = Desk(chat, config.serve, config.policy.concurrency)
-                    mode = mode_named(config.serve.mode or AUTO, chat.modes)
-                    if mode is None:
-                        raise ConfigError(f"serve.mode is {quoted(config.serve.mode or AUTO)}; here there are "
-                                          f"{', '.join(chat.modes)}")  # fmt: skip
-                    serve = config.serve
-                    access = access_of(listening, serve.host, token, serve.body_bytes, *FREE, names=serve.hosts)
-                    examples = config.serve.examples or (EXAMPLES if index == DEMO_INDEX else ())
-                    service = ChatService(
+        async with chat_service(config, index, out, access) as service:
+            app = create_chat_app(service)
+            async with doors(app, service) if doors else nullcontext():
+                show_link(listening, access)
+                say(f"open the link, or point a client at {url_of(listening)}/v1 with the token as its key; "
+                    "Ctrl-C stops it")  # fmt: skip
+                await serve_app(app, listening, grace=math.ceil(GRACE))
+
+
+@asynccontextmanager
+async def chat_service(config: ChatConfig, index: str, out: Path, access: Access) -> AsyncIterator[ChatService]:
+    """The service's parts, ready to take turns. Raises ConfigError as `serve_chat`."""
+    async with aclosing(open_retriever(index, config.retriever)) as retriever:
+        profile = checked_profile(config.prompt, config.policy)
+        environment = make_environment(profile, retriever, config.episode)
+        least = config.serve.least_score
+        support = Support(config.serve.support, LEAST_SCORE if least is None and index == DEMO_INDEX else least)
+        with _folder(config, environment, out) as folder:
+            async with _chat_agent(config, environment, folder, support) as chat:
+                desk = Desk(chat, config.serve, config.policy.concurrency)
+                mode = mode_named(config.serve.mode or AUTO, chat.modes)
+                if mode is None:
+                    raise ConfigError(f"serve.mode is {quoted(config.serve.mode or AUTO)}; here there are "
+                                      f"{', '.join(chat.modes)}")  # fmt: skip
+                examples = config.serve.examples or (EXAMPLES if index == DEMO_INDEX else ())
+                try:
+                    yield ChatService(
                         desk, access, config.serve, _model_name(config), index, mode, code_version(), examples,
                         about(config.policy, index),
                     )  # fmt: skip
-                    show_link(listening, access)
-                    say(f"open the link, or point a client at {url_of(listening)}/v1 with the token as its key; "
-                        "Ctrl-C stops it")  # fmt: skip
-                    try:
-                        await serve_app(create_chat_app(service), listening, grace=math.ceil(GRACE))
-                    finally:
-                        await desk.close()
-                        chat.store.close()
+                finally:
+                    await desk.close()
+                    chat.store.close()
 
 
 @contextmanager

@@ -1,1 +1,4 @@
-"""Runs of other people's tools: their files read, ours written as theirs."""
+"""The agent inside other people's programs, and runs of theirs read. Nothing of the product imports this room.
+
+Commands name its modules.
+"""

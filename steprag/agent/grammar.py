@@ -47,8 +47,8 @@ class Grammar:
     lets the lead be missing and a full stop follow the closing tag. `stops`: a completion is stopped at a closing tag,
     for models that would write on; constrained output may contain one newline before the closing tag. `thought_tags`:
     constrained output has the thought between these, in any number of lines. `must_think`: it has one, though the
-    parser would do without. `free`: a completion is no step in tags but, as it is, the content of the one action,
-    also where the token limit cut it.
+    parser would do without. `free`: a completion is no step in tags but, as it is, the content of the first
+    allowed action; of an only action also where the token limit cut it.
     """
 
     name: str
@@ -136,14 +136,14 @@ class Grammar:
         """The step that a completion is, or StepFormatError with a reason of FAILURES. Nothing is repaired."""
         text, thought = completion.text, len(completion.reasoning)
         beside = f", and {thought:,} characters of reasoning" if thought else ""
-        if completion.finish == "length" and not self.free:
+        if completion.finish == "length" and not (self.free and len(self.actions) == 1):
             raise StepFormatError("truncated", f"{len(text)} characters without an end{beside}")
         if not text.strip():
             raise StepFormatError("empty", f"no text{beside}")
         if CONTROL_TOKEN.search(text):
             raise StepFormatError("control_token", text)
         if self.free:
-            return Step(self.answer.name, text, text.strip())
+            return Step(allowed[0], text, text.strip())
         tags = self._tag.findall(text)
         if len(tags) > 2 and self._one_is_closed(tags):
             raise StepFormatError("several_actions", f"{len(tags)} tags")

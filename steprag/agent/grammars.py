@@ -124,8 +124,6 @@ def _problems(file: _GrammarKeys) -> Iterator[str]:
     ends = {name for name, one in file.actions.items() if one.effect == "end"}
     if not ends:
         yield "no episode would end: give an action the effect end"
-    if file.free and len(file.actions) > 1:
-        yield "free: a text without tags is the one action's; leave the others out"
     yield from _disorder(file, ends)
 
 
@@ -152,3 +150,4 @@ for _file in sorted(FOLDER.glob("*.yaml")):
     grammar_from(read_yaml(_file), _file, _file.stem)
 BUILT_IN = tuple(GRAMMARS)
 TRANSCRIPT, PROGUIDE, STACK = GRAMMARS["transcript"], GRAMMARS["proguide"], GRAMMARS["stack"]
+RECORDED = GRAMMARS["recorded"]

@@ -1,1 +1,4 @@
-"""StepRAG inside other people's tools. Each file needs the tool that it is named after; nothing of ours imports it."""
+"""StepRAG inside other people's tools, and their agents seen by it. Nothing of ours imports this room.
+
+Commands name its modules.
+"""

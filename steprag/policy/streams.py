@@ -160,6 +160,7 @@ class ChunkedReply:
         self._choices: dict[int, dict[str, Any]] = {}
         self._texts: dict[int, tuple[list[str], list[str]]] = {}
         self._whole: dict[int, Mapping[str, Any]] = {}
+        self._calls: dict[int, dict[int, dict[str, Any]]] = {}
         self._length, self._odd = 0, ""
 
     def add(self, chunk: object) -> None:
@@ -199,8 +200,22 @@ class ChunkedReply:
         texts, thoughts = self._texts.setdefault(index, ([], []))
         texts.append(text)
         thoughts.append(reasoning)
+        self._add_calls(self._calls.setdefault(index, {}), message.get("tool_calls"))
         if self._heard and text and index == next(iter(self._choices)):
             self._heard.add(text)
+
+    def _add_calls(self, known: dict[int, dict[str, Any]], pieces: Any) -> None:
+        """Adds pieces of tool calls: the first of a call names it, its arguments come in any number."""
+        for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
+            told = piece.get("function") if isinstance(piece, Mapping) else None
+            if not isinstance(told, Mapping):
+                raise ValueError("a call of a tool is no object with a function")
+            at = piece.get("index", place)
+            call = known.setdefault(at, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
+            call["id"] = piece.get("id") or call["id"]
+            for key in ("name", "arguments"):
+                call["function"][key] += told.get(key) or ""
+            self._length += len(told.get("arguments") or "")
 
     def reply(self) -> dict[str, Any]:
         """The reply; a choice without a finish_reason ended with the stream. Raises ValueError where it broke off."""
@@ -209,7 +224,9 @@ class ChunkedReply:
             raise ValueError(f"it stops without a finish_reason, and says {quoted(self._odd)}")
         choices = []
         for (index, choice), (texts, thoughts) in zip(self._choices.items(), self._texts.values(), strict=True):
-            message: Mapping[str, Any] = {"content": "".join(texts), "reasoning_content": "".join(thoughts)}
+            message: dict[str, Any] = {"content": "".join(texts), "reasoning_content": "".join(thoughts)}
+            if calls := self._calls.get(index):
+                message["tool_calls"] = [call for _, call in sorted(calls.items())]
             whole = message if any(message.values()) else self._whole.get(index, message)
             choices.append({"finish_reason": "unknown", **choice, "message": whole})
         return {**self._head, "choices": choices}

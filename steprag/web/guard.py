@@ -75,10 +75,13 @@ class Guard:
         self._app, self._access = app, access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope.get("headers", ())}
+        if scope["type"] == "websocket" and _refusal(self._access, scope["path"], headers):
+            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: 403
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":

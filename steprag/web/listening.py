@@ -16,7 +16,6 @@ import signal
 import socket
 import time
 from collections.abc import Coroutine
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -84,8 +83,10 @@ def until_stopped(serving: Coroutine[Any, Any, None]) -> int:
     uvicorn answers what it accepted and raises the signal again behind it.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with suppress(KeyboardInterrupt):
+    try:
         asyncio.run(serving)
+    except* KeyboardInterrupt:  # in a group where a task group stands around the service
+        pass
     return 0
 
 
@@ -171,6 +172,11 @@ class BoundedProtocol(_Base):
         super().data_received(data)
         if self._working:
             self._enter("body" if self.cycle.more_body else None)
+
+    def handle_websocket_upgrade(self, *event: Any) -> None:
+        self._timer = _cancelled(self._timer)  # a socket stays open; uvicorn's own protocol has it from here
+        self.bounds.idle.pop(self, None)
+        super().handle_websocket_upgrade(*event)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

@@ -1,0 +1,176 @@
+"""`steprag record`: an OpenAI-compatible proxy that keeps what another framework's agent asks, and what it is told.
+
+Requests and replies pass through as they are: streams, tools, errors, keys. A chat completion is a line of
+`calls.jsonl` before its end goes out. `steprag trees recorded` makes trees of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import secrets
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx2
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+
+from steprag.config.load import parse_arguments
+from steprag.console.progress import say
+from steprag.errors import ConfigError
+from steprag.net.bounded_http import HIDDEN, LEAST_SECRET, REPLY_BYTES, BoundedClient, checked_url
+from steprag.net.hosts import listen, url_of
+from steprag.policy.streams import reply_in
+from steprag.records.jsonl import LineJournal, as_utf8
+from steprag.runs.run import open_run
+from steprag.web.app import ApiError, tell_errors
+from steprag.web.guard import Access, Guard
+from steprag.web.listening import serve_app, until_stopped
+
+COMPLETIONS = "chat/completions"
+"""The path below /v1 whose calls are kept."""
+KEYS = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie")
+"""Headers whose values are passed on and never kept."""
+OWN = frozenset({"host", "content-length", "connection", "accept-encoding", "content-encoding", "transfer-encoding"})
+"""Headers of one connection; all others are passed on."""
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="steprag record", description="Keeps the calls of any agent that speaks to an OpenAI API."
+    )
+    parser.add_argument("--upstream", required=True, metavar="URL",
+                        help="the API that answers, as https://api.openai.com/v1; it gets the agent's key")  # fmt: skip
+    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: calls.jsonl; a started one goes on")
+    parser.add_argument("--port", type=int, default=8400, help="of this machine; 0 takes a free one [8400]")
+    parser.add_argument("--seconds", type=float, default=600.0, help="time for a call, its last byte included [600]")
+    given = parse_arguments(parser, argv)
+    if not 0 <= given.port <= 65535 or not 0 < given.seconds <= 86400:
+        raise ConfigError("--port takes 0 to 65535, --seconds a number above 0, up to 86400")
+    try:
+        upstream = checked_url(given.upstream, "--upstream").rstrip("/")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return until_stopped(serve_record(upstream, Path(given.out), given.port, given.seconds))
+
+
+async def serve_record(upstream: str, out: Path, port: int, seconds: float) -> None:
+    """Serves until a signal comes. Raises ConfigError where address or folder are not in order."""
+    with (
+        listen("127.0.0.1", port) as listening,  # keys pass in the clear: no other machine may send any
+        open_run(out, "record", identity={"upstream": upstream}, config={"seconds": seconds}) as run,
+        LineJournal(run.path / "calls.jsonl") as journal,
+    ):
+        async with BoundedClient(upstream, seconds=seconds, timeout=seconds) as client:
+            recorder = CallRecorder(upstream, client, journal)
+            say(f"point the agent at {url_of(listening)}/v1; its calls are kept in {journal.path}; Ctrl-C stops it")
+            try:
+                await serve_app(record_app(recorder), listening, grace=10)
+            finally:
+                run.set(counts=dict(recorder.counts))
+                say(f"record: {recorder.counts['kept']} calls kept, {recorder.counts['passed']} others passed on")
+
+
+def record_app(recorder: CallRecorder) -> FastAPI:
+    """The application: all below /v1 is passed on. A page of a stranger's site reaches nothing."""
+    app = FastAPI(title="StepRAG recorder", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Guard, access=Access(secrets.token_hex(), True, ("/v1/",), REPLY_BYTES, "steprag_record"))
+    tell_errors(app)
+    methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+    app.add_api_route("/v1/{path:path}", recorder.forward, methods=methods, response_model=None)
+    return app
+
+
+@dataclass
+class CallRecorder:
+    """Passes calls on to `upstream` and keeps those that ask for a chat completion."""
+
+    upstream: str
+    client: httpx2.AsyncClient
+    journal: LineJournal
+    counts: Counter[str] = field(default_factory=Counter)
+
+    async def forward(self, request: Request) -> Response:
+        """The upstream's reply as it is; 502 or 504, in the API's shape, where there is none."""
+        path, query = request.scope["raw_path"].decode("latin-1").removeprefix("/v1/"), request.url.query
+        call = KeptCall(self, request, body := await request.body())
+        if request.method != "POST" or path.rstrip("/") != COMPLETIONS:
+            call.over = True
+            self.counts["passed"] += 1
+            if request.method == "POST" and self.counts["passed"] == 1:
+                say(f"record: POST /v1/{path[:100]} is passed on and not kept; only {COMPLETIONS} is")
+        headers = [(name, value) for name, value in request.headers.items() if name not in OWN]
+        url = f"{self.upstream}/{path}{f'?{query}' if query else ''}"
+        try:
+            sent = self.client.build_request(request.method, url, content=body, headers=headers)
+            reply = await self.client.send(sent, stream=True)
+            told = {name: value for name, value in reply.headers.items() if name not in OWN}
+            if told.get("content-type", "").startswith("text/event-stream"):
+                return StreamingResponse(call.pieces(reply), reply.status_code, told)
+            call.parts = [await reply.aread()]
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            status = 504 if isinstance(error, httpx2.TimeoutException) else 502
+            problem = f"the upstream gave no whole reply: {type(error).__name__}: {error}"
+            call.end(status, problem)
+            raise ApiError(status, "upstream", problem) from None
+        call.end(reply.status_code, left=await request.is_disconnected())
+        return Response(call.parts[0], reply.status_code, told)
+
+
+class KeptCall:
+    """One call while it runs; `end` writes its line, once. `over`: it is written, or not to be kept."""
+
+    def __init__(self, recorder: CallRecorder, request: Request, body: bytes) -> None:
+        self._recorder, self._body, self._time, self._begun = recorder, body, time.time(), time.monotonic()
+        values = [request.headers.get(name, "") for name in KEYS]
+        words = {word for value in values for word in (value, value.partition(" ")[2]) if len(word) >= LEAST_SECRET}
+        self._secrets = sorted(words, key=len, reverse=True)
+        self.over, self.parts = False, list[bytes]()
+
+    async def pieces(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
+        """A stream's bytes as they come. The call is kept before `[DONE]` goes out, or where stream or client end."""
+        left, error = True, ""
+        try:
+            async with aclosing(reply.aiter_raw()) as parts:  # pyright: ignore[reportArgumentType] (can be closed)
+                async for part in parts:
+                    self.parts.append(part)
+                    if b"[DONE]" in part:
+                        self.end(reply.status_code)
+                    yield part
+            left = False
+        except httpx2.HTTPError as problem:
+            left, error = False, f"the stream broke off: {problem}"
+            raise
+        finally:
+            self.end(reply.status_code, error, left=left)
+            await asyncio.shield(reply.aclose())
+
+    def end(self, status: int, error: str = "", *, left: bool = False) -> None:
+        """Keeps the call. `left`: the client went before the reply's end."""
+        if self.over:
+            return
+        self.over, told = True, list[object]()
+        for what, content in (("request", self._body), ("reply", b"".join(self.parts))):
+            try:
+                value = reply_in(content) if what == "reply" else json.loads(content)
+                if not isinstance(value, dict):
+                    raise ValueError("it is no JSON object")
+                told.append(value)
+            except (ValueError, RecursionError) as problem:
+                told.append(None)
+                error = error or f"the {what} cannot be read: {problem}"
+        row = {
+            "id": secrets.token_hex(8), "time": self._time, "seconds": round(time.monotonic() - self._begun, 3),
+            "status": status, "left": left, "error": error or None, "request": told[0] or {}, "reply": told[1],
+        }  # fmt: skip
+        line = as_utf8(json.dumps(row, ensure_ascii=False))
+        for secret in self._secrets:
+            line = line.replace(json.dumps(secret, ensure_ascii=False)[1:-1], HIDDEN.decode())
+        self._recorder.journal.append(json.loads(line, parse_constant=lambda _: None))  # NaN is no JSON
+        self._recorder.counts["kept"] += 1

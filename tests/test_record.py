@@ -1,0 +1,342 @@
+"""An agent of the `openai` package, recorded through the proxy; its calls folded into trees."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+import uvicorn
+
+from data_generation.interop.recorded import CallFolder, RecordedCall, outcome_of
+from steprag import cli
+from steprag.errors import ConfigError
+from steprag.interop.record import CallRecorder, record_app
+from steprag.net.bounded_http import BoundedClient
+from steprag.net.hosts import listen, url_of
+from steprag.records.jsonl import LineJournal, read_records, write_records
+from steprag.tree import Tree
+from tests.chat_parts import streaming_endpoint
+from tests.fakes import serve, wait_for
+from tests.models import TEMPLATE, make_tokenizer
+from training.parity import checked_tokens
+from training.rows import read_file
+
+KEY = "sk-a-secret-of-the-agent"
+TOOLS = [{"type": "function", "function": {"name": "search", "description": "Finds.", "parameters": {
+    "type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}}}]  # fmt: skip
+QUESTION = "Which currency is used in Albania?"
+USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+
+
+@contextmanager
+def recorder(upstream: str, folder: Path) -> Iterator[str]:
+    """The proxy on a free port; its base URL."""
+    ready, box, listening_on = threading.Event(), dict[str, Any](), listen("127.0.0.1", 0)
+
+    async def run() -> None:
+        async with BoundedClient(upstream, seconds=20) as client:
+            with LineJournal(folder / "calls.jsonl") as journal:
+                app = record_app(CallRecorder(upstream, client, journal))
+                box["server"] = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
+                box["server"].install_signal_handlers = lambda: None
+                serving = asyncio.create_task(box["server"].serve(sockets=[listening_on]))
+                while not box["server"].started:
+                    await asyncio.sleep(0.005)
+                ready.set()
+                await serving
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread.start()
+    assert ready.wait(30)
+    try:
+        yield f"{url_of(listening_on)}/v1"
+    finally:
+        box["server"].should_exit = True
+        thread.join(15)
+        listening_on.close()
+
+
+def kept(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "calls.jsonl").read_text().splitlines()]
+
+
+def called(query: str, **message: Any) -> dict[str, Any]:
+    """A completion that calls the tool."""
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "search", "arguments": json.dumps({"query": query})},
+    }
+    return {"role": "assistant", "content": None, "tool_calls": [call], **message}
+
+
+def completion(message: dict[str, Any], finish: str = "stop") -> dict[str, Any]:
+    return {"id": "x", "object": "chat.completion", "created": 0, "model": "m", "usage": USAGE,
+            "choices": [{"index": 0, "finish_reason": finish, "message": message}]}  # fmt: skip
+
+
+def agent(url: str, *, stream: bool = False, found: str = "Prices are in lek.") -> str:
+    """A small agent as people write it with the `openai` package: it calls tools until the model answers in words."""
+    client = openai.OpenAI(base_url=url, api_key=KEY, max_retries=2)
+    messages: list[Any] = [{"role": "system", "content": "Use the tool."}, {"role": "user", "content": QUESTION}]
+    for _ in range(5):
+        if stream:
+            with client.chat.completions.stream(model="m", messages=messages, tools=TOOLS) as events:  # pyright: ignore
+                said = events.get_final_completion().choices[0].message
+        else:
+            said = client.chat.completions.create(model="m", messages=messages, tools=TOOLS).choices[0].message  # pyright: ignore
+        if not said.tool_calls:
+            return said.content or ""
+        messages.append(said.model_dump(exclude_none=True))
+        messages += [{"role": "tool", "tool_call_id": call.id, "content": found} for call in said.tool_calls]
+    raise AssertionError("no answer")
+
+
+def test_an_agent_with_tools_is_recorded_as_it_ran(tmp_path: Path) -> None:
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        last = request["messages"][-1]
+        return 200, completion({"role": "assistant", "content": "lek"} if last["role"] == "tool" else called("Albania"))
+
+    with serve(reply) as endpoint, recorder(endpoint.url, tmp_path) as url:
+        assert agent(url) == "lek"
+    rows = kept(tmp_path)
+    assert [row["request"] for row in rows] == endpoint.requests
+    assert [row["reply"]["choices"][0]["message"].get("content") for row in rows] == [None, "lek"]
+    assert KEY not in (tmp_path / "calls.jsonl").read_text()
+
+
+def test_a_stream_passes_byte_for_byte_and_is_put_together_with_its_calls(tmp_path: Path) -> None:
+    def chunks(request: dict[str, Any]) -> Iterator[Any]:
+        def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
+            choice = {"index": 0, "delta": delta, "finish_reason": finish}
+            return {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "m", "choices": [choice]}
+
+        if request["messages"][-1]["role"] == "tool":
+            yield from (chunk({"role": "assistant", "content": "the "}), chunk({"content": "lek"}), chunk({}, "stop"))
+            return
+        named = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "search", "arguments": ""}}
+        yield chunk({"role": "assistant", "tool_calls": [named]})
+        for piece in ('{"que', 'ry": "Albania"}'):
+            yield chunk({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})
+        yield chunk({}, "tool_calls")
+
+    asked = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+    with streaming_endpoint(chunks) as endpoint, recorder(endpoint.url, tmp_path) as url:
+        assert agent(url, stream=True) == "the lek"
+        direct, through = (httpx2.post(f"{at}/chat/completions", json=asked).content for at in (endpoint.url, url))
+    assert direct == through
+    first, second, _ = kept(tmp_path)
+    (call,) = first["reply"]["choices"][0]["message"]["tool_calls"]
+    assert (call["id"], call["function"]) == ("call_1", {"name": "search", "arguments": '{"query": "Albania"}'})
+    assert second["reply"]["choices"][0]["message"]["content"] == "the lek"
+
+
+def test_what_the_upstream_refuses_passes_as_it_is_and_a_try_again_is_a_call_of_its_own(tmp_path: Path) -> None:
+    tries: list[int] = []
+
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        tries.append(1)
+        if request["model"] == "none":
+            return 404, {"error": {"message": f"no such model, {KEY}", "type": "invalid_request_error", "code": "nf"}}
+        if len(tries) == 1:
+            return 500, {"error": {"message": "later", "type": "server_error"}}
+        return 200, completion({"role": "assistant", "content": "lek"})
+
+    with serve(reply) as endpoint, recorder(endpoint.url, tmp_path) as url:
+        assert agent(url) == "lek"
+        client = openai.OpenAI(base_url=url, api_key=KEY, max_retries=0)
+        assert [model.id for model in client.models.list()] == ["double"]
+        with pytest.raises(openai.NotFoundError, match="no such model"):
+            client.chat.completions.create(model="none", messages=[{"role": "user", "content": "x"}])
+        headers = {"Authorization": f"Bearer {KEY}"}
+        stranger = httpx2.post(f"{url}/chat/completions", json={}, headers={**headers, "Origin": "http://evil.example"})
+        assert stranger.status_code == 403
+    with recorder("http://127.0.0.1:9/v1", tmp_path) as url:
+        lost = httpx2.post(f"{url}/chat/completions", json={"messages": []}, headers=headers)
+    assert (lost.status_code, lost.json()["error"]["code"]) == (502, "upstream")
+    assert [row["status"] for row in kept(tmp_path)] == [500, 200, 404, 502]
+    assert KEY not in (tmp_path / "calls.jsonl").read_text()
+
+
+def test_a_client_that_leaves_a_stream_leaves_a_call_that_is_not_learnt(tmp_path: Path) -> None:
+    go = threading.Event()
+
+    def chunks(request: dict[str, Any]) -> Iterator[Any]:
+        yield {"choices": [{"index": 0, "delta": {"content": "the "}}]}
+        go.wait(20)
+        for _ in range(200):
+            yield {"choices": [{"index": 0, "delta": {"content": "lek "}}]}
+
+    asked = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+    with streaming_endpoint(chunks) as endpoint, recorder(endpoint.url, tmp_path) as url:
+        with httpx2.stream("POST", f"{url}/chat/completions", json=asked) as reply:
+            next(reply.iter_bytes())
+        go.set()
+        wait_for(lambda: kept(tmp_path), 20)
+    (row,) = kept(tmp_path)
+    assert row["left"]
+    assert row["request"] == asked
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def bot(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
+
+
+def call_of(messages: list[Any], reply: Any, **more: Any) -> RecordedCall:
+    request = {"messages": messages, **({"tools": more.pop("tools")} if "tools" in more else {})}
+    return RecordedCall(
+        f"c{id(reply)}", more.pop("status", 200), request, completion(reply, more.pop("finish", "stop")), **more
+    )
+
+
+def shape(folder: CallFolder) -> list[list[tuple[int | None, str, int]]]:
+    """Of each tree its nodes: parent, text or failure, visits."""
+    return [[(n.parent, n.failure or n.text, n.visits) for n in tree.nodes[1:]] for tree in folder.trees]
+
+
+A, B = [user("q")], [user("q"), bot("look"), user("seen")]
+FOLDS: dict[str, tuple[list[RecordedCall], Any, dict[str, int]]] = {
+    "equal prompts are one node, equal completions too": (
+        [call_of(A, bot("one")), call_of(A, bot("two")), call_of(A, bot("one"))],
+        [[(0, "one", 2), (0, "two", 1)]], {"folded": 3}),
+    "a prompt goes on from its completion": (
+        [call_of(A, bot("look")), call_of(B, bot("lek"))], [[(0, "look", 1), (1, "lek", 1)]], {"folded": 2}),
+    "one completion, two sequels": (
+        [call_of(A, bot("look")), call_of(A, bot("look")), call_of(B, bot("lek")),
+         call_of([*B[:2], user("other")], bot("euro"))],
+        [[(0, "look", 1), (1, "lek", 1), (0, "look", 1), (3, "euro", 1)]], {"folded": 4}),
+    "parts of text, keys of null and the old names of roles are one message": (
+        [call_of([{"role": "system", "content": "s"}, *A], bot("look")),
+         call_of([{"role": "developer", "content": [{"type": "text", "text": "s"}]}, *A,
+                  {**bot("look "), "refusal": None, "tool_calls": None}, user("seen")], bot("lek"))],
+        [[(0, "look", 1), (1, "lek", 1)]], {"folded": 2}),
+    "another beginning is another tree": (
+        [call_of(A, bot("one")), call_of([user("r")], bot("two"))], [[(0, "one", 1)], [(0, "two", 1)]], {"folded": 2}),
+    "what failed, was left or shows a picture is not folded": (
+        [call_of(A, bot("one"), status=500), call_of(A, bot("one"), left=True), call_of(A, bot("one"), error="x"),
+         call_of([user([{"type": "image_url", "image_url": {"url": "data:"}}])], bot("one"))],  # pyright: ignore
+        [], {"failed": 2, "left by the agent": 1, "left out: a message shows a part of type 'image_url'": 1}),
+    "what is cut, empty or holds a control token is refused": (
+        [call_of(A, bot("lo"), finish="length"), call_of(A, bot(" ")), call_of(A, bot("<|im_end|> x"))],
+        [[(0, "truncated", 1), (0, "empty", 1), (0, "control_token", 1)]], {"folded": 3}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOLDS)
+def test_calls_fold_into_trees(case: str) -> None:
+    calls, expected, counts = FOLDS[case]
+    folder = CallFolder(())
+    for call in calls:
+        folder.add(call)
+    assert shape(folder) == expected
+    assert folder.counts == counts
+
+
+def test_each_message_names_the_completion_that_it_was() -> None:
+    folder = CallFolder(())
+    for messages, reply in ((A, "look"), (B, "lek"), ([*B, bot("lek"), user("sure?"), bot("never said")], "yes")):
+        folder.add(call_of(messages, bot(reply)))
+    (tree,) = folder.trees
+    assert tree.finished(outcome_of("f1")).extra["origins"] == {
+        0: [None],
+        1: [None, 1, None],
+        2: [None, 1, None, 2, None, None],
+    }
+
+
+@pytest.mark.parametrize(
+    ("template", "refused"),
+    [
+        ("qwen2_5", None),
+        ("qwen3", None),
+        ("qwen3_instruct_2507", None),
+        ("llama3_1", "in other words"),
+        (None, "--model"),
+    ],
+)
+@pytest.mark.parametrize("system", ["Use the tool.", None])
+def test_prompts_with_tools_are_those_that_the_template_sends(
+    template: str | None, refused: str | None, system: str | None, tmp_path: Path
+) -> None:
+    trl = pytest.importorskip("trl")
+    words = (Path(trl.__file__).parent / "chat_templates" / f"{template}.jinja").read_text() if template else ""
+    tokenizer = make_tokenizer(tmp_path, ["who?"], words) if template else None
+    first = [{"role": "system", "content": system}] * bool(system) + [user(QUESTION)]
+    then = [*first, called("Albania"), *[{"role": "tool", "tool_call_id": "call_1", "content": "é lek"}] * 2]
+    folder = CallFolder((), tokenizer)
+    calls = [call_of(first, called("Albania"), tools=TOOLS), call_of(then, bot("lek"), tools=TOOLS)]
+    if refused:
+        with pytest.raises(ConfigError, match=refused):
+            folder.add(calls[0])
+        return
+    for call in calls:
+        folder.add(call)
+    (tree,) = folder.trees
+    prompt = tree.nodes[1].messages
+    assert prompt is not None
+    assert tokenizer is not None
+    native = [{**m, "content": m["content"] or ""} for m in then]
+    native[-3]["tool_calls"] = [{"type": "function", "function": {"name": "search", "arguments": {"query": "Albania"}}}]
+    sent = tokenizer.apply_chat_template(native, tools=TOOLS, tokenize=False, add_generation_prompt=True)
+    assert tokenizer.apply_chat_template(list(prompt), tokenize=False, add_generation_prompt=True) == sent
+    assert [m["role"] for m in prompt][-3:] == ["user", "assistant", "user"]
+
+
+def short(episode: dict[str, Any]) -> float | None:
+    """A reward of the user's own."""
+    return {"lek": 1.0, "euro": 0.0}.get(episode["answer"])
+
+
+@pytest.mark.parametrize("reward", ["em", "tests.test_record:short"])
+def test_recorded_calls_become_pairs_and_supervised_rows(reward: str, tmp_path: Path) -> None:
+    asked = [user(f"Please answer. {QUESTION}")]
+    looks = [(call_of(asked, bot(f"look {place}")), call_of([*asked, bot(f"look {place}"), user("seen")], bot(said)))
+             for place, said in enumerate(["lek", "euro", "dinar"])]  # fmt: skip
+    write_records(tmp_path / "calls.jsonl", [call for both in looks for call in both])
+    write_records(tmp_path / "q.jsonl", [{"id": "q1", "question": QUESTION, "golden_answers": ["lek"]}])
+    trees, pairs = tmp_path / "trees", tmp_path / "pairs"
+    questions = ["--questions", str(tmp_path / "q.jsonl")]
+    folding = ["trees", "recorded", "--calls", str(tmp_path / "calls.jsonl"), "--out", str(trees), *questions]
+    assert cli.main([*folding, "--reward", reward]) == 0
+    (tree,) = read_records(trees / "trees.jsonl", Tree)
+    assert tree.question.id == "q1"
+    assert [n.prediction_f1 for n in tree.nodes if n.terminal] == [1.0, 0.0, None if ":" in reward else 0.0]
+    options = ["--config", "spre", "--pairs.errors", "0", "--validation", "0", "--products", "[pairs, sft]"]
+    assert cli.main(["pairs", "--trees", str(trees), "--out", str(pairs), *options]) == 0
+    made = [json.loads(line) for line in (pairs / "pairs.train.jsonl").read_text().splitlines()]
+    assert {row["chosen"][0]["content"] for row in made} == {"look 0"}
+    steps = [json.loads(line) for line in (pairs / "sft.train.jsonl").read_text().splitlines()]
+    assert [row["completion"][0]["content"] for row in steps] == ["look 0", "lek"]
+    assert steps[1]["prompt"] == [asked[0], bot("look 0"), user("seen")]
+    tokenizer = make_tokenizer(tmp_path / "model", [QUESTION], TEMPLATE)
+    rows = read_file(pairs / "pairs.train.jsonl", "dpo")
+    assert len(checked_tokens(rows, tokenizer, 512)) == len(rows) == len(made)  # the gate of every training
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--reward", "best"], "give f1, em, cover, or module:function"),
+        (["--reward", "tests.test_record:user"], "give a number from 0 to 1"),
+        (["--calls", "missing"], "recorded calls not found"),
+    ],
+)
+def test_what_cannot_be_folded_is_told(
+    options: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_records(tmp_path / "calls.jsonl", [call_of(A, bot("one"))])
+    folding = ["trees", "recorded", "--calls", str(tmp_path / "calls.jsonl"), "--out", str(tmp_path / "t"), *options]
+    assert cli.main(folding) == 2
+    assert said in capsys.readouterr().err
