@@ -12,7 +12,8 @@ import httpx2
 from inference.chat.turns.events import ENDS
 from steprag.config.load import parse_arguments
 from steprag.errors import ConfigError, PolicyUnavailable
-from steprag.net.bounded_http import checked_url, direct
+from steprag.net.bounded_http import certificates, proxy_of
+from steprag.net.hosts import checked_url
 from steprag.policy.client import api_key
 from steprag.records.json_text import decoded
 
@@ -38,7 +39,8 @@ def main(argv: list[str]) -> int:
     try:
         url = checked_url(parse_arguments(parser, argv).url.partition("#")[0].rstrip("/"), "URL")
         headers = {"Authorization": f"Bearer {api_key('STEPRAG_TOKEN', url)}"}
-        with httpx2.Client(base_url=url, headers=headers, timeout=60, **direct(url)) as client:
+        web: dict[str, Any] = {"trust_env": False, "proxy": proxy_of(url), "verify": certificates()}
+        with httpx2.Client(base_url=url, headers=headers, timeout=60, **web) as client:
             return _talk(client)
     except httpx2.TransportError as error:
         raise PolicyUnavailable(f"the service does not answer ({error}); start one: steprag serve") from None

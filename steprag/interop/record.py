@@ -13,19 +13,19 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx2
+import aiohttp
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
 from steprag.errors import ConfigError
-from steprag.net.bounded_http import HIDDEN, LEAST_SECRET, REPLY_BYTES, BoundedClient, checked_url
-from steprag.net.hosts import listen, url_of
+from steprag.net.bounded_http import HIDDEN, LEAST_SECRET, REPLY_BYTES, BoundedClient
+from steprag.net.hosts import checked_url, listen, url_of
 from steprag.policy.streams import reply_in
 from steprag.records.jsonl import LineJournal, as_utf8
 from steprag.runs.run import open_run
@@ -67,7 +67,7 @@ async def serve_record(upstream: str, out: Path, port: int, seconds: float) -> N
         open_run(out, "record", identity={"upstream": upstream}, config={"seconds": seconds}) as run,
         LineJournal(run.path / "calls.jsonl") as journal,
     ):
-        async with BoundedClient(upstream, seconds=seconds, timeout=seconds) as client:
+        async with BoundedClient(upstream, seconds=seconds) as client:
             recorder = CallRecorder(upstream, client, journal)
             say(f"point the agent at {url_of(listening)}/v1; its calls are kept in {journal.path}; Ctrl-C stops it")
             try:
@@ -92,7 +92,7 @@ class CallRecorder:
     """Passes calls on to `upstream` and keeps those that ask for a chat completion."""
 
     upstream: str
-    client: httpx2.AsyncClient
+    client: BoundedClient
     journal: LineJournal
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -108,19 +108,22 @@ class CallRecorder:
         headers = [(name, value) for name, value in request.headers.items() if name not in OWN]
         url = f"{self.upstream}/{path}{f'?{query}' if query else ''}"
         try:
-            sent = self.client.build_request(request.method, url, content=body, headers=headers)
-            reply = await self.client.send(sent, stream=True)
-            told = {name: value for name, value in reply.headers.items() if name not in OWN}
-            if told.get("content-type", "").startswith("text/event-stream"):
-                return StreamingResponse(call.pieces(reply), reply.status_code, told)
-            call.parts = [await reply.aread()]
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            status = 504 if isinstance(error, httpx2.TimeoutException) else 502
+            stack = AsyncExitStack()
+            sent = self.client.streamed(request.method, url, body or None, headers)
+            status, told, parts = await stack.enter_async_context(sent)
+            stream = told.get("Content-Type", "").startswith("text/event-stream")
+            told = {name: value for name, value in told.items() if name.lower() not in OWN}
+            if stream:
+                return StreamingResponse(call.pieces(status, parts, stack), status, told)
+            async with stack:
+                call.parts = [part async for part in parts]
+        except aiohttp.ClientError as error:
+            status = 504 if isinstance(error, TimeoutError) else 502
             problem = f"the upstream gave no whole reply: {type(error).__name__}: {error}"
             call.end(status, problem)
             raise ApiError(status, "upstream", problem) from None
-        call.end(reply.status_code, left=await request.is_disconnected())
-        return Response(call.parts[0], reply.status_code, told)
+        call.end(status, left=await request.is_disconnected())
+        return Response(b"".join(call.parts), status, told)
 
 
 class KeptCall:
@@ -133,23 +136,22 @@ class KeptCall:
         self._secrets = sorted(words, key=len, reverse=True)
         self.over, self.parts = False, list[bytes]()
 
-    async def pieces(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
+    async def pieces(self, status: int, parts: AsyncIterator[bytes], stack: AsyncExitStack) -> AsyncIterator[bytes]:
         """A stream's bytes as they come. The call is kept before `[DONE]` goes out, or where stream or client end."""
         left, error = True, ""
         try:
-            async with aclosing(reply.aiter_raw()) as parts:  # pyright: ignore[reportArgumentType] (can be closed)
-                async for part in parts:
-                    self.parts.append(part)
-                    if b"[DONE]" in part:
-                        self.end(reply.status_code)
-                    yield part
+            async for part in parts:
+                self.parts.append(part)
+                if b"[DONE]" in part:
+                    self.end(status)
+                yield part
             left = False
-        except httpx2.HTTPError as problem:
+        except aiohttp.ClientError as problem:
             left, error = False, f"the stream broke off: {problem}"
             raise
         finally:
-            self.end(reply.status_code, error, left=left)
-            await asyncio.shield(reply.aclose())
+            self.end(status, error, left=left)
+            await asyncio.shield(stack.aclose())
 
     def end(self, status: int, error: str = "", *, left: bool = False) -> None:
         """Keeps the call. `left`: the client went before the reply's end."""

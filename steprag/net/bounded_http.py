@@ -13,8 +13,8 @@ import os
 import random
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -74,6 +74,10 @@ class Reply:
     content: bytes
 
 
+Headers = Mapping[str, str] | Sequence[tuple[str, str]]
+Streamed = tuple[int, Mapping[str, str], AsyncIterator[bytes]]
+
+
 class BoundedClient:
     """A client of the endpoint at `url`, in one event loop. Requests take `seconds` at most, from sending to the
     reply's last byte; `headers` go with each.
@@ -115,38 +119,41 @@ class BoundedClient:
         """The reply to a GET request, within `seconds` where they are given."""
         return await self._whole("GET", url, None, None, seconds)
 
-    async def post(self, url: str, body: object, headers: Mapping[str, str] | None = None) -> Reply:
+    async def post(self, url: str, body: object, headers: Headers | None = None) -> Reply:
         """The reply to a POST request of JSON."""
-        return await self._whole("POST", url, body, headers)
+        return await self._whole("POST", url, _json(body), headers)
+
+    def posted(self, url: str, body: object, headers: Headers | None = None) -> AbstractAsyncContextManager[Streamed]:
+        """As `post`, and the reply as `streamed` gives it."""
+        return self.streamed("POST", url, _json(body), headers)
 
     @asynccontextmanager
-    async def posted(
-        self, url: str, body: object, headers: Mapping[str, str] | None = None
-    ) -> AsyncIterator[tuple[int, Mapping[str, str], AsyncIterator[bytes]]]:
-        """As `post`; the reply's status and headers, and its bytes as they come."""
+    async def streamed(
+        self, method: str, url: str, content: bytes | None, headers: Headers | None = None
+    ) -> AsyncIterator[Streamed]:
+        """The reply to a request of these bytes: status, headers, and its bytes as they come."""
         deadline = asyncio.get_running_loop().time() + self._seconds
         with _told_late(self._seconds):
             async with asyncio.timeout_at(deadline):
-                response = await self._sent("POST", url, body, headers, self._seconds)
+                response = await self._sent(method, url, content, headers, self._seconds)
         async with response:
             parts = _in_time(_chunks(response), deadline, self._seconds)
             yield response.status, response.headers, without(self._secret, parts)
 
     async def _whole(
-        self, method: str, url: str, body: object, headers: Mapping[str, str] | None, seconds: float | None = None
+        self, method: str, url: str, data: bytes | None, headers: Headers | None, seconds: float | None = None
     ) -> Reply:
         seconds = seconds or self._seconds
         with _told_late(seconds):
-            async with asyncio.timeout(seconds), await self._sent(method, url, body, headers, seconds) as response:
+            async with asyncio.timeout(seconds), await self._sent(method, url, data, headers, seconds) as response:
                 content = b"".join([chunk async for chunk in _chunks(response)])
         content = content.replace(self._secret, HIDDEN) if self._secret else content
         return Reply(response.status, response.headers, content)
 
     async def _sent(
-        self, method: str, url: str, body: object, headers: Mapping[str, str] | None, seconds: float
+        self, method: str, url: str, data: bytes | None, headers: Headers | None, seconds: float
     ) -> aiohttp.ClientResponse:
         """The reply's head. Connecting takes a little less than `seconds`, so that it is told from a late reply."""
-        data = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         timeout = aiohttp.ClientTimeout(sock_connect=0.95 * seconds)
         response = await self._opened().request(
             method, url, data=data, headers=headers, proxy=self._proxy, allow_redirects=False, timeout=timeout
@@ -165,6 +172,10 @@ class BoundedClient:
                          "Content-Type": "application/json", **(self._headers or {})},
             )  # fmt: skip
         return self._session
+
+
+def _json(body: object) -> bytes:
+    return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
 
 
 def certificates() -> ssl.SSLContext:
