@@ -55,7 +55,7 @@ def test_the_first_screen_says_what_this_is_and_what_answers(browser: Any) -> No
         assert "search agent" in words
         assert "double" in words
         assert "world" in words
-        assert page.get_by_role("combobox", name="Mode").locator("option").count() == 2
+        assert page.get_by_role("combobox", name="Mode").locator("option").count() == 4
         examples = page.locator(".examples button")
         assert examples.count() == 2
         examples.first.click()
