@@ -178,7 +178,8 @@ def page() -> str:
         "# The seeds, line by line\n\nThree published projects are what StepRAG was asked to be: ReasonRAG"
         " (wlzhang2020/ReasonRAG), Agentic-RAG-R1\n(jiangxinke/Agentic-RAG-R1) and AGENT-RAG. A row has a line of their"
         " documents, what it is here, and the test that\nshows it. `tests/test_seeds.py` holds the rows and makes this"
-        " page.\n\nFlashRAG's flags: [indexes.md](indexes.md#flashrags-flags). The memory stack's row, with its figures:\n"
+        " page.\n\nFlashRAG's flags: [indexes.md](indexes.md#flashrags-flags)."
+        " The memory stack's row, with its figures:\n"
         "[figures/stack-row.md](figures/stack-row.md).\n"
     )
     for seed, rows in SEEDS.items():
