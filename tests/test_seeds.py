@@ -473,7 +473,7 @@ def test_the_published_adapter_is_served_from_the_hub(cache: Path, monkeypatch: 
 
 
 def test_the_memory_stack_s_row_is_one_script() -> None:
-    """Its commands are commands of ours with options that they have; it runs whole on request (three minutes of one core)."""
+    """Its commands are commands of ours with options that they have; it runs on request, for some minutes."""
     text = (ROOT / "scripts/stack_row.sh").read_text().replace("\\\n", " ")
     typed_lines = re.findall(r"^ *steprag (.+)$", text, re.MULTILINE)
     assert {line.split(" -")[0] for line in typed_lines} >= {"tools list", "train", "infer", "score judge"}
