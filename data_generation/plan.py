@@ -13,6 +13,7 @@ from steprag.batch.tree_results import TREES
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.records.inputs import read_questions
+from steprag.types import Question
 
 LIKELY_SHARE = {"default": 0.16, "fast": 0.59, "reasonrag": 0.53}
 """Of the calls that a tree of a preset may take, where one request gives all its samples, those that it took:
@@ -28,13 +29,17 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     config = config_from(GenerateConfig, given)
     questions = read_questions(chosen_file(given, learning=True))[: config.limit]
+    return tell(planned(config, questions), given)
+
+
+def planned(config: GenerateConfig, questions: list[Question]) -> Forecast:
+    """The trees of the questions, as a plan."""
     search, share = config.search, LIKELY_SHARE[config.search.preset]
     likely = {role: share * each for role, each in most_calls(config, split=False).items()}
     judge, replies = config.judge if config.reward.judged else None, search.siblings or search.children
     where, alike = "docs/figures/search.md", ("episode", "search", "reward")
-    plan = Forecast(config, questions, judge, most_calls(config), likely, replies, where, ("trees.jsonl", TREES),
-                    "trees", alike)  # fmt: skip
-    return tell(plan, given)
+    results = "trees.jsonl", TREES
+    return Forecast(config, questions, judge, most_calls(config), likely, replies, where, results, "trees", alike)
 
 
 def most_calls(config: GenerateConfig, *, split: bool = True) -> dict[str, int]:

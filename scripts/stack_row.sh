@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The memory stack's row in one go, with the embedded model on a CPU: a tool of one's own, MedQA-shaped questions, GRPO by
-# RAGAS's rewards, answers judged; before and after, three figures. A demonstration of the parts, not of a gain.
+# The memory stack's row in one go, with the embedded model on a CPU: a tool of one's own, MedQA-shaped questions, GRPO
+# by RAGAS's rewards, answers judged; before and after, three figures (docs/figures/stack-row.md). No gain is claimed.
 #     bash scripts/stack_row.sh [OUT]          # QUESTIONS=12 STEPS=2 by default; run again, it goes on
 set -euo pipefail
 cd "$(dirname "$0")/.."

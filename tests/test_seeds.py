@@ -178,8 +178,8 @@ def page() -> str:
         "# The seeds, line by line\n\nThree published projects are what StepRAG was asked to be: ReasonRAG"
         " (wlzhang2020/ReasonRAG), Agentic-RAG-R1\n(jiangxinke/Agentic-RAG-R1) and AGENT-RAG. A row has a line of their"
         " documents, what it is here, and the test that\nshows it. `tests/test_seeds.py` holds the rows and makes this"
-        " page.\n\nFlashRAG's flags: [indexes.md](indexes.md#flashrags-flags). The memory stack's row, with its"
-        " figures:\n"
+        " page.\n\nFlashRAG's flags: [indexes.md](indexes.md#flashrags-flags)."
+        " The memory stack's row, with its figures:\n"
         "[figures/stack-row.md](figures/stack-row.md).\n"
     )
     for seed, rows in SEEDS.items():
@@ -473,7 +473,7 @@ def test_the_published_adapter_is_served_from_the_hub(cache: Path, monkeypatch: 
 
 
 def test_the_memory_stack_s_row_is_one_script() -> None:
-    """Its commands are commands of ours with options that they have; it runs whole on request (some ten minutes)."""
+    """Its commands are commands of ours with options that they have; it runs on request, for some minutes."""
     text = (ROOT / "scripts/stack_row.sh").read_text().replace("\\\n", " ")
     typed_lines = re.findall(r"^ *steprag (.+)$", text, re.MULTILINE)
     assert {line.split(" -")[0] for line in typed_lines} >= {"tools list", "train", "infer", "score judge"}

@@ -139,7 +139,7 @@ class AgentTools:
         """Finds passages; the results are excerpts."""
         if len(query) > (most := self.service.limits.question_chars):
             raise ToolError(f"a query of {len(query)} characters; at most {most}")
-        environment = self.service.desk.chat.environment(self.service.mode)
+        environment = self.service.desk.chat.modes[self.service.mode]
         try:
             passages = await environment.retriever.search(query, top_k or environment.top_k)
         except RetrieverError as error:

@@ -18,7 +18,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from data_generation.config import GenerateConfig
-from data_generation.plan import likely_usage, most_calls, most_usage
+from data_generation.plan import planned
+from steprag.batch.forecast import likely_usage, most_usage
 from steprag.config.load import RECIPES, add_options, config_from, load_config, parse_arguments
 from steprag.config.sections import EpisodeConfig, PolicyConfig, PromptConfig, Section
 from steprag.console.progress import say
@@ -201,9 +202,9 @@ class Adaptation:
         for kind in ROWS:
             _recipe("training", vars(self.config.student)[kind])
         config, search = self.config, load_config(GenerateConfig, base=self._search())
-        trees = most_usage(search, most_calls(search), [Question("", "x" * 200, ("",))] * config.questions)
-        uses = {"likely": (config.use(LIKELY), likely_usage(search, config.questions)),
-                "at most": (config.use(config.tries), trees)}  # fmt: skip
+        trees = planned(search, [Question("", "x" * 200, ("",))] * config.questions)
+        uses = {"likely": (config.use(LIKELY), likely_usage(trees)),
+                "at most": (config.use(config.tries), most_usage(trees))}  # fmt: skip
         who = "the policy writes the questions" if config.by_policy else "templates over extracted facts make questions"
         lines = [f"adapt: {words} {self.bill(sum(each.values(), use))}" for words, (use, each) in uses.items()]
         return "\n".join([f"adapt: {who}; training and test run on this machine", *lines, ""])
