@@ -573,7 +573,7 @@ def test_files_are_dropped_chosen_refused_asked_and_opened_at_their_page(browser
     said = "Whoever falls ill says so on the first day and brings a note on the third."
     policy = WritingPolicy(scripted(query("sick leave note"), evidence(said), answer("the third")))
     narrow = {"width": 320, "height": 700}
-    with chat(policy, tmp_path / "run") as served, page_in(browser, viewport=narrow, color_scheme="dark") as page:
+    with chat(policy, tmp_path) as served, page_in(browser, viewport=narrow, color_scheme="dark") as page:
         opened(page, served)
         page.locator("input[type=file]").set_input_files([tmp_path / "handbook.pdf", tmp_path / "torn.pdf"])
         ask(page, "Which note?")  # waits for the files
