@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,7 +173,8 @@ def test_a_client_that_leaves_a_stream_leaves_a_call_that_is_not_learnt(tmp_path
     def chunks(request: dict[str, Any]) -> Iterator[Any]:
         yield {"choices": [{"index": 0, "delta": {"content": "the "}}]}
         go.wait(20)
-        for _ in range(200):
+        for _ in range(200):  # the proxy hears of it while the stream goes on
+            time.sleep(0.01)
             yield {"choices": [{"index": 0, "delta": {"content": "lek "}}]}
 
     asked = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
