@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -172,7 +173,8 @@ def test_a_client_that_leaves_a_stream_leaves_a_call_that_is_not_learnt(tmp_path
     def chunks(request: dict[str, Any]) -> Iterator[Any]:
         yield {"choices": [{"index": 0, "delta": {"content": "the "}}]}
         go.wait(20)
-        for _ in range(200):
+        for _ in range(200):  # the proxy hears of it while the stream goes on
+            time.sleep(0.01)
             yield {"choices": [{"index": 0, "delta": {"content": "lek "}}]}
 
     asked = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
@@ -228,6 +230,12 @@ FOLDS: dict[str, tuple[list[RecordedCall], Any, dict[str, int]]] = {
         [call_of(A, bot("one"), status=500), call_of(A, bot("one"), left=True), call_of(A, bot("one"), error="x"),
          call_of([user([{"type": "image_url", "image_url": {"url": "data:"}}])], bot("one"))],  # pyright: ignore
         [], {"failed": 2, "left by the agent": 1, "left out: a message shows a part of type 'image_url'": 1}),
+    "what no chat template takes is not folded": (
+        [call_of([{"role": "ipython", "content": "x"}], bot("one")), call_of(["no object"], bot("one")),
+         call_of([{"role": "system", "content": "s"}], bot("one")),
+         call_of(A, {"tool_calls": [{"function": {"name": "f", "arguments": "[1"}}]})],
+        [], {"left out: a message has the role 'ipython'": 1, "left out: nothing is asked": 1, "left out: no chat": 1,
+             "left out: not JSON: Expecting ',' delimiter at column 3": 1}),
     "what is cut, empty or holds a control token is refused": (
         [call_of(A, bot("lo"), finish="length"), call_of(A, bot(" ")), call_of(A, bot("<|im_end|> x"))],
         [[(0, "truncated", 1), (0, "empty", 1), (0, "control_token", 1)]], {"folded": 3}),

@@ -36,7 +36,7 @@ from tests.test_documents import known_options
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "seeds.md"
-MERGED = False
+MERGED = True
 """Whether what the rows marked `later` name is here: one edit, then the page is made again."""
 
 

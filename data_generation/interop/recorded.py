@@ -30,7 +30,7 @@ from steprag.records.json_text import decoded
 from steprag.records.jsonl import existing, file_hash, read_records, write_records
 from steprag.runs.run import add_overwrite_option, open_run
 from steprag.scores.metrics import cover_match, exact_match, f1, normalise
-from steprag.tree import TREE_FORMAT, Node, Tree
+from steprag.tree import ROLES, TREE_FORMAT, Node, Tree
 from steprag.types import Completion, Message, Question, Usage
 
 OUTCOMES = {"f1": f1, "em": exact_match, "cover": cover_match}
@@ -83,6 +83,9 @@ class SaidMessage:
 def said(message: dict[str, Any]) -> SaidMessage:
     """A message as others send it. Raises ValueError where it shows what is no text, or calls no tool rightly."""
     content, role = message.get("content"), str(message.get("role") or "assistant")
+    role = {"developer": "system", "function": "tool"}.get(role, role)
+    if role not in (*ROLES, "tool"):
+        raise ValueError(f"a message has the role {quoted(role)}")
     for part in content if isinstance(content, list) else ():
         if isinstance(part, dict) and part.get("type", "text") not in ("text", "output_text"):
             raise ValueError(f"a message shows a part of type {quoted(part.get('type'))}")
@@ -92,7 +95,7 @@ def said(message: dict[str, Any]) -> SaidMessage:
         if not isinstance(value := decoded(told) if isinstance(told, str) else told, dict):
             raise ValueError("the arguments of a tool's call are no JSON object")
         calls.append((str(function["name"]), json.dumps(value, ensure_ascii=False)))
-    return SaidMessage({"developer": "system", "function": "tool"}.get(role, role), text_of(content), tuple(calls))
+    return SaidMessage(role, text_of(content), tuple(calls))
 
 
 def plain(messages: Sequence[SaidMessage], tools: Sequence[Any] = (), unasked: str = "") -> tuple[Message, ...]:
@@ -199,8 +202,8 @@ class CallFolder:
             return
         try:
             messages = tuple(map(said, call.request["messages"]))
-            if not messages:
-                raise ValueError("no message")
+            if not messages or messages[-1].role == "system":
+                raise ValueError("nothing is asked")
             choices = [(said(one["message"]), one) for one in reply["choices"]]
             usage = usage_of(reply.get("usage"))
         except (ValueError, LookupError, TypeError, AttributeError) as error:

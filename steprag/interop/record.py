@@ -130,7 +130,8 @@ class KeptCall:
     """One call while it runs; `end` writes its line, once. `over`: it is written, or not to be kept."""
 
     def __init__(self, recorder: CallRecorder, request: Request, body: bytes) -> None:
-        self._recorder, self._body, self._time, self._begun = recorder, body, time.time(), time.monotonic()
+        self._recorder, self._request, self._body = recorder, request, body
+        self._time, self._begun = time.time(), time.monotonic()
         values = [request.headers.get(name, "") for name in KEYS]
         words = {word for value in values for word in (value, value.partition(" ")[2]) if len(word) >= LEAST_SECRET}
         self._secrets = sorted(words, key=len, reverse=True)
@@ -145,7 +146,7 @@ class KeptCall:
                 if b"[DONE]" in part:
                     self.end(status)
                 yield part
-            left = False
+            left = await self._request.is_disconnected()
         except aiohttp.ClientError as problem:
             left, error = False, f"the stream broke off: {problem}"
             raise
