@@ -577,7 +577,7 @@ def test_files_are_dropped_chosen_refused_asked_and_opened_at_their_page(browser
         opened(page, served)
         page.locator("input[type=file]").set_input_files([tmp_path / "handbook.pdf", tmp_path / "torn.pdf"])
         ask(page, "Which note?")  # waits for the files
-        page.get_by_text("A file was not read. Take it from the list to ask without it.").wait_for()
+        page.locator(".notice", has_text="Take it from the list to ask without it.").wait_for()
         assert "torn.pdf: is damaged" in page.locator(".files").inner_text()
         assert violations(page) == ""
         page.get_by_role("button", name="Leave out torn.pdf").press("Enter")
