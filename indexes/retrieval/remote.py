@@ -15,7 +15,7 @@ from indexes.ranking.rankings import asked_of, named
 from steprag.config.sections import RetrieverConfig
 from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError, RetrieverError
-from steprag.net.bounded_http import BoundedClient, Reply, pause
+from steprag.net.bounded_http import BoundedClient, HttpReply, pause
 from steprag.net.hosts import checked_url
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import dump_line, line_hash
@@ -57,7 +57,7 @@ class RemoteRetriever:
     def _asked_for(self, route: str, absent: dict[str, Any] | None = None) -> dict[str, Any]:
         """What the service says at a route; `absent`: where it has none such."""
 
-        async def asked() -> Reply:
+        async def asked() -> HttpReply:
             async with self._new_client() as client:
                 return await client.get(self._url + route)
 
@@ -138,7 +138,7 @@ class RemoteRetriever:
             self._url, seconds=self._config.timeout, secret=self._token, headers=self._headers, connections=CONNECTIONS
         )
 
-    def _passages(self, reply: Reply, top_k: int) -> tuple[Passage, ...]:
+    def _passages(self, reply: HttpReply, top_k: int) -> tuple[Passage, ...]:
         """The first `top_k` passages of a reply."""
         if reply.status in (401, 403):
             raise self._refused()
@@ -196,14 +196,14 @@ def passage_of(item: Any, source: str) -> Passage:
     return replace(passage, score=float(score) if known else None)
 
 
-def _decoded(reply: Reply) -> Any:
+def _decoded(reply: HttpReply) -> Any:
     try:
         return decoded(reply.content)
     except NotJson:
         return None
 
 
-def _complaint(reply: Reply) -> str:
+def _complaint(reply: HttpReply) -> str:
     """The status and the first words of what the service said: FastAPI's, ours, Elasticsearch's."""
     body = _decoded(reply)
     said = body.get("detail") or body.get("error") if isinstance(body, dict) else None

@@ -36,7 +36,7 @@ Texts = dict[str, Passage]
 
 
 @dataclass(frozen=True)
-class Draft:
+class PairDraft:
     """A row to be, in ids of passages. `found`: what the query found; `wanted`: marks of gold passages, one of which it
     must have meant (all, of the question itself); `others`: what it and its siblings found, worst misleaders first.
     """
@@ -84,7 +84,7 @@ def export_embedding(trees: list[Path], corpus: Path, out: Path) -> Counter[str]
     return counts
 
 
-def drafts(tree: Tree, grammar: Grammar) -> Iterator[Draft]:
+def drafts(tree: Tree, grammar: Grammar) -> Iterator[PairDraft]:
     """The question's row first, then one for each query. A query that found no gold passage meant the one that its
     episode still lacked, where that is a single one.
     """
@@ -92,13 +92,13 @@ def drafts(tree: Tree, grammar: Grammar) -> Iterator[Draft]:
     gold = gold_of(tree.question)
     marks = gold.titles or gold.ids if gold else frozenset[str]()
     seen = gold_seen(tree, gold, grammar) if gold else None
-    yield Draft(tree.question.question, tree.question, (), marks, _misled(queries, gold))
+    yield PairDraft(tree.question.question, tree.question, (), marks, _misled(queries, gold))
     for node in queries:
         left = marks - seen[node.parent or 0].found.keys() if seen else marks
         wanted = left if len(left) == 1 and gold and not gold.any_is_enough else frozenset[str]()
         siblings = [node, *(other for other in queries if other.parent == node.parent and other is not node)]
         found = tuple(passage.id for passage in node.passages)
-        yield Draft(node.content or "", tree.question, found, wanted, _misled(siblings, gold))
+        yield PairDraft(node.content or "", tree.question, found, wanted, _misled(siblings, gold))
 
 
 def _misled(queries: Sequence[Node], gold: Gold | None) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def _misled(queries: Sequence[Node], gold: Gold | None) -> tuple[str, ...]:
     return tuple(one for one, _ in missed.most_common())
 
 
-def gathered(corpus: Path, made: Iterable[Draft]) -> Texts:
+def gathered(corpus: Path, made: Iterable[PairDraft]) -> Texts:
     """The passages that drafts name, from one reading of the corpus."""
     gold = [gold for draft in made if (gold := gold_of(draft.question))]
     ids = {one for draft in made for one in (*draft.found, *draft.others)} | {one for each in gold for one in each.ids}
@@ -118,7 +118,7 @@ def gathered(corpus: Path, made: Iterable[Draft]) -> Texts:
     return {p.id: p for p in read_passages(corpus) if p.id in ids or (titles and normalise(p.title) in titles)}
 
 
-def rows_of(made: Sequence[Draft], texts: Texts, counts: Counter[str]) -> Iterator[EmbeddingRow]:
+def rows_of(made: Sequence[PairDraft], texts: Texts, counts: Counter[str]) -> Iterator[EmbeddingRow]:
     """The rows of drafts, one for each wording; `counts` gets why drafts and negatives were left out. What is gold for
     a wording in one tree is a negative of it in none.
     """
@@ -130,7 +130,7 @@ def rows_of(made: Sequence[Draft], texts: Texts, counts: Counter[str]) -> Iterat
     for passage in texts.values():
         titles[normalise(passage.title)].append(passage)
     golden = {key: gold_passages(*given, texts, titles) for key, given in golden.items()}
-    rows: dict[str, tuple[Draft, dict[str, None], dict[str, None]]] = {}
+    rows: dict[str, tuple[PairDraft, dict[str, None], dict[str, None]]] = {}
     for draft in made:
         right, mark = golden[draft.question.id], gold_of(draft.question)
         meant = [right[one] for one in draft.found if one in right]

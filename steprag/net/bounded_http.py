@@ -66,7 +66,7 @@ def _check_proxy(variable: str, proxy: str) -> None:
 
 
 @dataclass(frozen=True)
-class Reply:
+class HttpReply:
     """A whole reply. `headers` are found in any case."""
 
     status: int
@@ -115,11 +115,11 @@ class BoundedClient:
             await self._session.close()
         self._session = None
 
-    async def get(self, url: str, seconds: float | None = None) -> Reply:
+    async def get(self, url: str, seconds: float | None = None) -> HttpReply:
         """The reply to a GET request, within `seconds` where they are given."""
         return await self._whole("GET", url, None, None, seconds)
 
-    async def post(self, url: str, body: object, headers: Headers | None = None) -> Reply:
+    async def post(self, url: str, body: object, headers: Headers | None = None) -> HttpReply:
         """The reply to a POST request of JSON."""
         return await self._whole("POST", url, _json(body), headers)
 
@@ -142,13 +142,13 @@ class BoundedClient:
 
     async def _whole(
         self, method: str, url: str, data: bytes | None, headers: Headers | None, seconds: float | None = None
-    ) -> Reply:
+    ) -> HttpReply:
         seconds = seconds or self._seconds
         with _told_late(seconds):
             async with asyncio.timeout(seconds), await self._sent(method, url, data, headers, seconds) as response:
                 content = b"".join([chunk async for chunk in _chunks(response)])
         content = content.replace(self._secret, HIDDEN) if self._secret else content
-        return Reply(response.status, response.headers, content)
+        return HttpReply(response.status, response.headers, content)
 
     async def _sent(
         self, method: str, url: str, data: bytes | None, headers: Headers | None, seconds: float

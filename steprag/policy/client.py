@@ -25,7 +25,7 @@ from steprag.engines.launch import EngineSpec, Switch
 from steprag.engines.models import resolve_model, sha256_of, weights_hash
 from steprag.engines.server import serving_us
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable, quoted
-from steprag.net.bounded_http import BoundedClient, Reply, pause
+from steprag.net.bounded_http import BoundedClient, HttpReply, pause
 from steprag.policy.dialect import STREAMED, EndpointDialect
 from steprag.policy.gate import Gate
 from steprag.policy.listing import compare, served_models
@@ -250,7 +250,7 @@ class OpenAIPolicy:
     async def _posted(self, url: str, body: dict[str, Any]) -> object:
         """The JSON reply to a request. Raises ValueError where it is none, or tells that the endpoint is busy."""
 
-        async def ask() -> Reply:
+        async def ask() -> HttpReply:
             return _success(await self._client.post(url, body, self._headers))
 
         reply = reply_in((await self._retried(ask)).content)
@@ -305,7 +305,7 @@ class OpenAIPolicy:
     def _chat(self) -> str:
         return f"{self._url}/chat/completions"
 
-    async def _list(self) -> Reply:
+    async def _list(self) -> HttpReply:
         return _success(await self._client.get(f"{self._url}/models", min(self._config.timeout, LIST_SECONDS)))
 
     async def _retried(self, ask: Callable[[], Awaitable[Given]]) -> Given:
@@ -343,7 +343,7 @@ class OpenAIPolicy:
         raise self._first.weighed(error, reason(last))
 
 
-def _success(reply: Reply) -> Reply:
+def _success(reply: HttpReply) -> HttpReply:
     if not 200 <= reply.status < 300:
         raise _Refused(reply.status, reply.headers, reply.content)
     return reply
