@@ -123,7 +123,7 @@ def test_paths_are_drawn_in_whole_documents_and_find_what_is_joined(index: Path)
 def asked(endpoint: Endpoint, index: Path, out: Path, *more: str) -> list[str]:
     return ["adapt", "questions", "--index", str(index), "--out", str(out), "--policy.base_url", endpoint.url,
             "--policy.model", "double", "--policy.engine", "openai", "--policy.retries", "0", "--questions", "12",
-            "--dev", "0", "--tests", "6", *more]  # fmt: skip
+            "--dev", "0", "--test", "6", *more]  # fmt: skip
 
 
 def made_in(out: Path) -> list[MadeQuestion]:
@@ -224,7 +224,7 @@ def test_a_folder_becomes_an_agent_with_a_report(
     with serve(chat_reply(policy)) as endpoint:
         by = ["--policy.base_url", endpoint.url, "--policy.model", "double", "--policy.engine", "openai"]
         argv = ["adapt", str(docs), "--out", str(out), *by, "--encoder", "none", "--trees", str(recipe), "--hops", "2",
-                "--questions", "6", "--dev", "0", "--tests", "3", "--episode.depth", "4",
+                "--questions", "6", "--dev", "0", "--test", "3", "--episode.depth", "4",
                 "--student.sft", str(tmp_path / "sft.yaml"), "--student.dpo", str(tmp_path / "dpo.yaml")]  # fmt: skip
         assert main([*argv, "--plan"]) == 0
         assert not out.exists()

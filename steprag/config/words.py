@@ -19,11 +19,11 @@ ALWAYS = ("model", "base_url", "limit", "usd")
 HELP: dict[str, tuple[str, tuple[str, str]]] = {
     "index build": ("corpus out hybrid vectors_from config type json", (
         "--corpus atlas --out runs/index", "--corpus docs --out runs/mine --hybrid")),
-    "adapt": ("out plan config model base_url engine questions tests trees sft dpo usd", (
-        "docs/ --out runs/mine --questions 24 --tests 24",
+    "adapt": ("out plan config model base_url engine questions test trees sft dpo usd", (
+        "docs/ --out runs/mine --questions 24 --test 24",
         "docs/ --out runs/mine --config gpt-4o --usd 20 --plan")),
-    "adapt questions": ("index out config model base_url engine questions dev tests hops usd", (
-        "--index runs/index --out runs/asked --questions 40 --tests 20",
+    "adapt questions": ("index out config model base_url engine questions dev test hops usd", (
+        "--index runs/index --out runs/asked --questions 40 --test 20",
         "--index runs/index --out runs/asked --config gpt-4o --usd 5")),
     "index search": ("", ("Tirana", "--index runs/index --top_k 5 'capital of Albania'")),
     "index serve": ("index config host port", ("--index runs/index", "--index runs/index --port 8300")),

@@ -77,7 +77,7 @@ class QuestionsConfig(StageConfig):
     )
     questions: Positive = Field(default=200, description="questions to train on")
     dev: int = Field(default=20, ge=0, description="questions to choose by, of documents of their own")
-    tests: Positive = Field(default=100, description="questions to test on, of documents never trained on")
+    test: Positive = Field(default=100, description="questions to test on, of documents never trained on")
     hops: int = Field(default=3, ge=1, le=MOST_HOPS, description="passages that a question leads through at most")
     tries: Positive = Field(default=4, description="paths that are tried for a question at most")
     seed: int = Field(default=0, description="draws splits and paths")
@@ -91,7 +91,7 @@ class QuestionsConfig(StageConfig):
     @property
     def wanted(self) -> dict[str, int]:
         """Questions by split."""
-        return dict(zip(SPLITS, (self.questions, self.dev, self.tests), strict=True))
+        return dict(zip(SPLITS, (self.questions, self.dev, self.test), strict=True))
 
     def quotas(self) -> dict[tuple[str, int], int]:
         """Questions by split and hops: as many of each, one more of the shortest where they do not divide."""
@@ -125,7 +125,7 @@ def main(argv: list[str]) -> int:
 async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dict[str, Any]:
     """Runs the stage; returns what gates.json holds. Raises BudgetReached; ConfigError where no question passes."""
     existing(index / PASSAGES, "passages of the index folder")
-    keys = {"questions", "dev", "tests", "hops", "tries", "seed"}
+    keys = {"questions", "dev", "test", "hops", "tries", "seed"}
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         identity: dict[str, Any] = {"index": retriever.fingerprint, "prompt": {"hash": file_hash(PROMPTS)[:16]}}
         identity |= {**config.model_dump(include=keys), "writer": "policy" if config.by_policy else "templates"}
