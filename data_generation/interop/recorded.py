@@ -235,6 +235,8 @@ class CallFolder:
     def _question(self, messages: Sequence[SaidMessage], key: bytes) -> Question:
         """The longest of the given questions that the last user message holds, or that message."""
         asked = next((one.text for one in reversed(messages) if one.role == "user"), "")
+        if exact := self._questions.get(normalise(asked)):
+            return exact
         words = f" {normalise(asked)} "
         held = [known for known in self._questions if known and f" {known} " in words]
         unknown = Question(f"recorded-{key.hex()[:12]}", asked, (), {"dataset": "recorded"})

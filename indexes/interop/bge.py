@@ -32,7 +32,7 @@ _MOST = 1 << 26
 
 
 def m3_at(name: str, device: str) -> M3Scorer | None:
-    """The scorer of a folder or hub id that holds M3; None for any other model. Raises ConfigError where none is."""
+    """The scorer of a folder that holds M3; None for any other model. Raises ConfigError where none is."""
     folder = find_encoder(name)
     return M3Scorer(folder, device) if all((folder / head).is_file() for head in HEADS) else None
 
@@ -52,7 +52,7 @@ class M3Scorer:
             self._tokenizer: Any = from_pretrained(AutoTokenizer, str(self._folder), local_files_only=True)
             model = from_pretrained(AutoModel, str(self._folder), local_files_only=True)
         check_complete(model, self._folder, unread="pooler")
-        self._model, width = model.eval().to(self._device), model.config.hidden_size
+        self._model, width = model.eval().float().to(self._device), model.config.hidden_size
         self._longest = longest_text(self._folder, model_config(self._folder)) or 512
         self._sparse, self._colbert = (linear_of(self._folder / head, width).to(self._device) for head in HEADS)
 

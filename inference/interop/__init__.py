@@ -1,4 +1,3 @@
-"""The agent inside other people's programs, and runs of theirs read. Nothing of the product imports this room.
-
-Commands name its modules.
+"""The agent inside other people's programs, and runs of theirs read. Commands name its modules; compare reads FlashRAG's
+folders.
 """

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -172,13 +173,19 @@ def gold_in_disguise(passage: Passage, golden: Sequence[Passage], question: Ques
     """Whether a passage may be gold though no mark says so: it bears a mark or a gold passage's title, has nearly its
     words, or holds the golden answer, unless that can be guessed.
     """
-    gold, words = gold_of(question), frozenset(normalise(passage.text).split())
+    gold, words = gold_of(question), words_of(passage.text)
     open_ended = not guessable(question.question, question.golden_answers)
     if (gold and gold.matches(passage)) or (open_ended and holds_golden(text_of(passage), question.golden_answers)):
         return True
-    theirs = [frozenset(normalise(other.text).split()) for other in golden]
+    theirs = (words_of(other.text) for other in golden)
     alike = any(len(words & other) >= SAME * len(words | other) for other in theirs)
     return alike or normalise(passage.title) in {normalise(other.title) for other in golden} - {""}
+
+
+@lru_cache(1 << 14)
+def words_of(text: str) -> frozenset[str]:
+    """The words of a text, normalised as for a score."""
+    return frozenset(normalise(text).split())
 
 
 def text_of(passage: Passage) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import secrets
 import time
 from collections import Counter
@@ -33,6 +34,8 @@ from steprag.web.app import ApiError, tell_errors
 from steprag.web.guard import Access, Guard
 from steprag.web.listening import serve_app, until_stopped
 
+END = re.compile(rb"[\r\n]data: ?\[DONE\]")
+"""The last event of a stream; JSON has no line's end before such words of its own."""
 COMPLETIONS = "chat/completions"
 """The path below /v1 whose calls are kept."""
 KEYS = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie")
@@ -139,11 +142,12 @@ class KeptCall:
 
     async def pieces(self, status: int, parts: AsyncIterator[bytes], stack: AsyncExitStack) -> AsyncIterator[bytes]:
         """A stream's bytes as they come. The call is kept before `[DONE]` goes out, or where stream or client end."""
-        left, error = True, ""
+        left, error, seen = True, "", b"\n"
         try:
             async for part in parts:
                 self.parts.append(part)
-                if b"[DONE]" in part:
+                seen = seen[-16:] + part  # the mark may come in two parts
+                if END.search(seen):
                     self.end(status)
                 yield part
             left = await self._request.is_disconnected()

@@ -72,6 +72,7 @@ class StepragOpenEnv(OpenEnvironment[StepText, StepPrompt, State]):
         """Ends the play."""
         if self._playing:
             self._playing.close()
+        self._playing = None
 
     def _observed(self, playing: StepwiseEpisode, reward: float | None) -> StepPrompt:
         asked, seen = playing.question.question, playing.seen
