@@ -27,7 +27,7 @@ from preference.kept import (
 )
 from steprag.agent.belief import CONVINCED, FLOOR, floored, probability
 from steprag.agent.grammar import Grammar
-from steprag.agent.rewards import OF_ANSWERS, OF_TREES, Played, takes_episode, value_of
+from steprag.agent.rewards import OF_ANSWERS, OF_TREES, Played, takes, value_of
 from steprag.errors import ConfigError, quoted
 from steprag.extras import function_at
 from steprag.scores.gold import gold_of
@@ -92,7 +92,7 @@ def _named(name: str, tree: Tree, config: LabelConfig, grammar: Grammar, met: Me
         return gold(tree, grammar)
     if name == "gain":
         return gain(tree, grammar)
-    if ":" in name and not takes_episode(function_at(name, "label.name")):
+    if ":" in name and takes(function_at(name, "label.name"), 2):
         return own(name, tree, grammar)
     if ":" in name or name in OF_TREES:
         return of_episodes(name, tree, config.of, grammar)

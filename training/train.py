@@ -68,6 +68,7 @@ def main(argv: list[str]) -> int:
     spin_briefly()
     show_one_gpu(config)
     _check_sources(arguments, config)
+    config = check_recipe(config)
     if config.stage == "retriever":
         from training.trl.retriever import trained
 
@@ -75,7 +76,6 @@ def main(argv: list[str]) -> int:
             shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
         _report(run, arguments.json)
         return 0
-    config = check_recipe(config)
     online = config.stage == "grpo"
     with ExitStack() as stack:
         asked = str(questions_given(arguments)) if online else ""

@@ -118,7 +118,7 @@ def turns_of(row: Any) -> tuple[str, list[Turn]]:
         who = ROLES.get(str(one.get("role") or one.get("from")).lower()) if isinstance(one, dict) else None
         text = who and (one.get("content") or one.get("value") or "")
         if isinstance(text, list):  # OpenAI's parts
-            text = "".join(part.get("text", "") for part in text if isinstance(part, dict))
+            text = "".join(str(part.get("text") or "") for part in text if isinstance(part, dict))
         if not isinstance(text, str) or one.get("tool_calls"):
             raise ValueError("a turn is a tool's, or no text")
         if who == "system":
@@ -138,7 +138,8 @@ def _alpaca(row: dict[str, Any]) -> list[dict[str, Any]]:
     if told is None or reply is None:
         raise ValueError("neither instruction and output nor messages")
     asked = "\n".join(filter(str.strip, (str(told), more * (more.strip().lower() not in NOTHING))))
-    turns = [*(row.get("history") or []), (asked, reply)]
+    earlier = row.get("history") or []
+    turns = [*(earlier if isinstance(earlier, list) else [None]), (asked, reply)]
     if not all(isinstance(turn, list | tuple) and len(turn) == 2 for turn in turns):
         raise ValueError("history is no list of [question, reply]")
     roles = ("user", "assistant")
@@ -196,6 +197,8 @@ def steps_of(
 
 def tagged(reply: str, grammar: Grammar) -> list[str]:
     """The steps of a reply that is in the grammar's tags already, none of another."""
+    if not reply.rstrip().endswith(tuple(action.closing for action in grammar.actions)):
+        return []  # else the search below is quadratic
     closings = "|".join(re.escape(action.closing) for action in grammar.actions)
     steps = re.findall(rf".*?(?:{closings})", reply, re.DOTALL)
     return [step.strip() for step in steps] if "".join(steps) == reply.rstrip() else []

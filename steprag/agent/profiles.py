@@ -138,8 +138,9 @@ class PromptProfile:
 
     def _continued(self, question: str, transcript: str) -> tuple[Message, ...]:
         """The question, and what the assistant has written and read so far; no message that would be empty."""
-        messages = [("system", self._system), ("user", question), ("assistant", transcript)]
-        return tuple(Message(role=role, content=text) for role, text in messages if text)
+        told = (("system", self._system), ("user", question), ("assistant", transcript))
+        first, *rest = (Message(role=role, content=text) for role, text in told)
+        return tuple(one for one in (first, *self.earlier, *rest) if one["content"])
 
     def _transcript(self, state: State) -> list[str]:
         """The steps on the stack as sampled, and the passages that are kept, in the order in which they came."""
@@ -171,7 +172,7 @@ class PromptProfile:
         steps = self.words.between.join(fill(self.words.step, text=step.text) for step in state.steps)
         passages = self._passages(state.passages)
         user = fill(turn.user, question=self._inert(state.question), steps=steps, passages=passages)
-        return (Message(role="system", content=turn.system), Message(role="user", content=user))
+        return (Message(role="system", content=turn.system), *self.earlier, Message(role="user", content=user))
 
     def with_tools(self, tools: tuple[ToolSpec, ...]) -> PromptProfile:
         """The profile whose grammar and prompt name `tools`. Raises ConfigError where it has no place to show them."""

@@ -128,19 +128,24 @@ def _hollow(played: Played, at: int) -> bool:
         return True
     thought = played.episode.reasoning > 0 or _WORD.search(_thought(step, grammar)) is not None
     at_once = at == 0 and action.terminal and len(grammar.actions) > 1
-    return not thought and (at_once or grammar.thinks or grammar.must_think)
+    wanted = action.thought and bool(grammar.thought_tags or grammar.must_think)
+    return not thought and (at_once or wanted)
 
 
 def _thought(step: Step, grammar: Grammar) -> str:
     """What a step says before its lead and tag, without the tags of a thought."""
     action = grammar.action(step.action)
     before = step.text.partition(action.opening)[0].rstrip().removesuffix(action.lead)
-    return before.replace("<think>", "").replace("</think>", "").strip()
+    for tag in ("<think>", "</think>", *(grammar.thought_tags or ())):
+        before = before.replace(tag, "")
+    return before.strip()
 
 
 def reasoning(played: Played) -> str:
     """An episode's own words on the stack: thoughts, and contents of the steps that keep; no query and no answer."""
     steps, grammar = played.episode.state.steps, played.grammar
+    if grammar.free:  # no tags tell a thought from an answer
+        return ""
     on = [steps[at] for at in live(steps, grammar)]
     kept = [one.content if grammar.action(one.action).keeps else "" for one in on]
     return "\n".join(f"{_thought(one, grammar)} {content}" for one, content in zip(on, kept, strict=True))
@@ -323,16 +328,18 @@ def reward_at(name: str, key: str) -> Reward:
                               "module:function")  # fmt: skip
         return REWARDS[name]
     function = function_at(name, key)
-    if not takes_episode(function):
+    if not takes(function, 1):
         raise ConfigError(f"{key}: {name} takes a tree and its grammar, as a label of steprag pairs; give a function "
                           "of one argument, the episode")  # fmt: skip
     return function
 
 
-def takes_episode(function: Callable[..., object]) -> bool:
-    """Whether it can be called with an episode alone; a label of trees needs a tree and its grammar."""
+def takes(function: Callable[..., object], count: int) -> bool:
+    """Whether it can be called with so many arguments: a label of trees with a tree and its grammar, a reward with an
+    episode.
+    """
     try:
-        inspect.signature(function).bind(None)
+        inspect.signature(function).bind(*[None] * count)
     except (TypeError, ValueError):  # it wants more, or is built in and does not tell
         return False
     return True

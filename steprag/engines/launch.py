@@ -82,6 +82,8 @@ def command(spec: EngineSpec) -> EngineCommand:
     files = resolve_model(spec.model, spec.adapter)
     more = {name: adapter for name in spec.more if (adapter := with_adapter(files, name).adapter)}
     built = builders[spec.engine](spec, files, more)
+    if spec.adapter:
+        built = replace(built, switch={spec.adapter: {"model": built.model}, **built.switch})
     return replace(built, env=built.env | {"CUDA_VISIBLE_DEVICES": spec.devices}) if spec.devices else built
 
 
@@ -155,8 +157,7 @@ def _vllm(spec: EngineSpec, files: ModelFiles, more: dict[str, Path]) -> EngineC
     env = {"VLLM_API_KEY": key} if key else {}
     env |= _vllm_cpu_settings(spec) if on_cpu else {}
     switch = {} if joined else {None: {"model": files.name}, **{name: {"model": name} for name in more}}
-    own = {spec.adapter: {"model": files.label}} if spec.adapter and not joined else {}
-    return EngineCommand(argv, files.label, _url(spec.host, port), env, {**switch, **own})
+    return EngineCommand(argv, files.label, _url(spec.host, port), env, switch)
 
 
 def _vllm_model(files: ModelFiles, more: Mapping[str, Path]) -> tuple[str, list[str]]:

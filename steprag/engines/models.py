@@ -162,18 +162,18 @@ def resolve_model(model: str | Path, adapter: str | Path | None = None) -> Model
     shipped adapters. Raises ConfigError with a remedy if something is missing, unsafe (pickled weights) or made for
     another base.
     """
-    path, adapter = _named(model), _adapter_here(adapter) if adapter else None
+    path = _named(model)
     if (path / "adapter_config.json").is_file():
-        if adapter is not None:
+        if adapter:
             raise ConfigError(f"{path} is an adapter already; give its base as the model or leave --adapter out")
         return resolve_model(_base_here(path), path)
     files = _base(str(model), path)
-    return files if adapter is None else with_adapter(files, adapter)
+    return with_adapter(files, adapter) if adapter else files
 
 
 def with_adapter(files: ModelFiles, adapter: str | Path) -> ModelFiles:
     """The same base under another adapter, as `resolve_model` takes it. Raises ConfigError."""
-    return replace(files, adapter=_adapter(_named(adapter), files))
+    return replace(files, adapter=_adapter(_adapter_here(adapter), files))
 
 
 def _adapter_here(adapter: str | Path) -> Path:

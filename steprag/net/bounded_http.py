@@ -14,7 +14,7 @@ import random
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -256,5 +256,7 @@ def _retry_after(headers: Mapping[str, str]) -> float:
             return float(headers["retry-after-ms"]) / 1000
         return float(headers.get("Retry-After", "0"))
     except ValueError:
-        date = email.utils.parsedate_tz(headers.get("Retry-After", ""))
-        return email.utils.mktime_tz(date) - time.time() if date else 0.0
+        with suppress(ValueError, OverflowError):  # a year that is none
+            if date := email.utils.parsedate_tz(headers.get("Retry-After", "")):
+                return email.utils.mktime_tz(date) - time.time()
+        return 0.0

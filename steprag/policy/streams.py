@@ -210,12 +210,15 @@ class ChunkedReply:
             told = piece.get("function") if isinstance(piece, Mapping) else None
             if not isinstance(told, Mapping):
                 raise ValueError("a call of a tool is no object with a function")
-            at = piece.get("index", place)
+            said = {key: told.get(key) or "" for key in ("name", "arguments")}
+            if not all(isinstance(text, str) for text in said.values()):
+                raise ValueError("a call of a tool whose name or arguments are no text")
+            at = index if isinstance(index := piece.get("index"), int) else place
             call = known.setdefault(at, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
             call["id"] = piece.get("id") or call["id"]
-            for key in ("name", "arguments"):
-                call["function"][key] += told.get(key) or ""
-            self._length += len(told.get("arguments") or "")
+            for key, text in said.items():
+                call["function"][key] += text
+                self._length += len(text)
 
     def reply(self) -> dict[str, Any]:
         """The reply; a choice without a finish_reason ended with the stream. Raises ValueError where it broke off."""

@@ -6,7 +6,7 @@ has to come first. The checkpoint is an encoder's folder, for `steprag index bui
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -67,21 +67,19 @@ class ApartSampler(DefaultBatchSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         order = torch.Generator().manual_seed(self.seed + self.epoch)
-        waiting = torch.randperm(len(self._rows), generator=order).tolist()
+        waiting = deque(torch.randperm(len(self._rows), generator=order).tolist())
         while waiting:
             batch, later = list[int](), list[int]()
             golden, shown = set[str](), set[str]()
-            for place, row in enumerate(waiting):
+            while waiting and len(batch) < self.batch_size:
+                row = waiting.popleft()
                 anchor, *passages = self._rows[row]
                 fits = golden.isdisjoint(passages) and shown.isdisjoint(self._golden[anchor])
                 (batch if fits else later).append(row)
                 if fits:
                     golden |= self._golden[anchor]
                     shown.update(passages)
-                if len(batch) == self.batch_size:
-                    later += waiting[place + 1 :]
-                    break
-            waiting = later
+            waiting.extendleft(reversed(later))
             yield batch
 
 

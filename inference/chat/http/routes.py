@@ -24,6 +24,7 @@ from inference.chat.http.service import (
     ChatService,
     FeedbackBody,
     ForkBody,
+    Name,
     NameBody,
     QueryBody,
     TurnBody,
@@ -222,7 +223,7 @@ def conversation_routes(service: ChatService) -> APIRouter:
         return as_json({"conversations": [*(() if asked else unasked(service)), *told]})
 
     @router.get("/{conversation}")
-    async def one(conversation: str) -> Response:
+    async def one(conversation: Name) -> Response:
         turns, files = store.conversations.get(conversation, {}), files_of(conversation)
         if not turns and not files:
             raise ApiError(404, "no_such_conversation", "there is no such conversation")
@@ -230,7 +231,7 @@ def conversation_routes(service: ChatService) -> APIRouter:
         return as_json({"id": conversation, "turns": rows, "files": [*map(vars, files)]})
 
     @router.get("/{conversation}/export")
-    async def export(conversation: str, form: Literal["markdown", "json"] = "markdown") -> Response:
+    async def export(conversation: Name, form: Literal["markdown", "json"] = "markdown") -> Response:
         turns = [one for one in store.conversations.get(conversation, {}).values() if isinstance(one, Turn)]
         if not turns:
             raise ApiError(404, "no_such_conversation", "there is no such conversation, or none of its turns has ended")
@@ -241,14 +242,14 @@ def conversation_routes(service: ChatService) -> APIRouter:
         return Response(text.encode("utf-8", "replace"), headers=headers, media_type=kind)
 
     @router.patch("/{conversation}", status_code=204)
-    async def rename(conversation: str, body: NameBody) -> Response:
+    async def rename(conversation: Name, body: NameBody) -> Response:
         if conversation not in store.conversations:
             raise ApiError(404, "no_such_conversation", "there is no such conversation")
         await store.name(conversation, body.title)
         return Response(status_code=204)
 
     @router.delete("/{conversation}", status_code=204)
-    async def forget(conversation: str) -> Response:
+    async def forget(conversation: Name) -> Response:
         await desk.forget(conversation)
         return Response(status_code=204)
 

@@ -18,7 +18,7 @@ export const START = {
 
 const REDUCE = {
   "session.open": (state, { info }) => ({ ...state, session: "open", info, notice: null }),
-  "session.closed": (state) => ({ ...state, session: "closed" }),
+  "session.closed": (state) => ({ ...state, session: "closed", coming: state.coming.filter((one) => one.wrong) }),
   conversations: (state, { conversations }) => ({ ...state, conversations }),
   shown: (state, { conversation }) => ({ ...state, current: conversation, notice: null }),
   notice: (state, { text }) => ({ ...state, notice: text, said: text ?? state.said }),

@@ -84,7 +84,8 @@ class ConversationFiles:
         async with self._lock(conversation):
             self._opened.pop(conversation, None)
             if (folder := self._folder / conversation).is_dir():
-                await asyncio.to_thread(shutil.rmtree, folder)
+                folder.rename(gone := self.new_place())  # at once: a kill in the middle leaves no half
+                await asyncio.to_thread(shutil.rmtree, gone.parent)
         self._locks.pop(conversation, None)
 
     def _lock(self, conversation: str) -> asyncio.Lock:
