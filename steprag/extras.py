@@ -12,7 +12,7 @@ from typing import Any
 from steprag.errors import ConfigError, quoted
 
 EXTRAS = {
-    "service": ("fastapi", "uvicorn", "starlette", "prometheus_client"),
+    "service": ("fastapi", "uvicorn", "starlette", "prometheus_client", "httpx2"),
     "engines": (
         *("xllamacpp", "gguf", "huggingface_hub", "torch", "transformers", "peft", "safetensors", "tokenizers"),
         *("fastapi", "uvicorn"),  # imported by `transformers serve`

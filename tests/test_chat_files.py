@@ -63,6 +63,10 @@ def test_a_file_is_asked_at_once_opens_at_its_page_survives_a_restart_and_goes_w
             assert (document.content, document.headers["content-type"]) == (HANDBOOK, "application/pdf")
             assert served.client.get(path, headers={"Authorization": ""}).status_code == 401
         assert served.client.get(f"/api/turns/{turn}/sources/2/file").status_code == 404
+        for name in ("%2e%2e", "%2e", "a.b"):
+            for method in ("GET", "DELETE", "PATCH"):
+                assert served.client.request(method, f"/api/conversations/{name}", json={"title": "x"}).is_error
+        assert (tmp_path / "turns.jsonl").exists()
         assert served.client.delete("/api/conversations/c1").status_code == 204
         assert served.client.get(f"/api/files/c1/{reply.json()['id']}").status_code == 404
     files = [path for path in tmp_path.rglob("*") if path.is_file()]

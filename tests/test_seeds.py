@@ -36,8 +36,6 @@ from tests.test_documents import known_options
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "seeds.md"
-MERGED = True
-"""Whether what the rows marked `later` name is here: one edit, then the page is made again."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,6 @@ class SeedLine:
     line: str
     here: str
     proof: str
-    later: bool = False
 
 
 HERE = "test_seeds"
@@ -104,17 +101,17 @@ SEEDS = {
         SeedLine("a 32B model's memory from its config.json", "`plan train --model FOLDER`",
                  "test_training_plan::test_a_model_is_planned_by_its_config_alone"),
         SeedLine("32B on two 80 GB GPUs", "`plan train --devices 2`",
-                 "test_training_plan::test_32_billion_weights_fit_two_gpus", later=True),
+                 "test_training_plan::test_32_billion_weights_fit_two_gpus"),
         SeedLine("GRPO on a base in 4 bits", "`train --stage grpo --quantization nf4`",
-                 "test_grpo::test_a_base_in_few_bits_plays_and_learns", later=True),
+                 "test_grpo::test_a_base_in_few_bits_plays_and_learns"),
         SeedLine("DeepSpeed ZeRO-2 and ZeRO-3 for GRPO", "`train --stage grpo --deepspeed zero2`",
-                 "test_grpo::test_sharded_processes_learn_what_whole_ones_do", later=True),
+                 "test_grpo::test_sharded_processes_learn_what_whole_ones_do"),
         SeedLine("knowledge-graph search", "a tools file: triples",
-                 "test_graph::test_a_thing_is_found_by_its_name_and_by_sparql", later=True),
+                 "test_graph::test_a_thing_is_found_by_its_name_and_by_sparql"),
         SeedLine("service/chat_client.py", "`steprag chat URL`",
-                 "test_talk::test_a_terminal_talks_to_a_service", later=True),
+                 "test_talk::test_a_terminal_talks_to_a_service"),
         SeedLine(".env", "`--env FILE`",
-                 "test_talk::test_an_environment_file_gives_what_the_environment_lacks", later=True),
+                 "test_talk::test_an_environment_file_gives_what_the_environment_lacks"),
     ),
     "AGENT-RAG": (
         SeedLine("corpus, FAISS, search", "`index build`",
@@ -136,29 +133,29 @@ SEEDS = {
         SeedLine("loss and reward curves", "`steprag view`",
                  "test_view_api::test_curves_survive_what_training_and_kills_leave"),
         SeedLine("<start_working_out>…<SOLUTION>", "a grammar in YAML",
-                 "test_extend::test_every_stage_plays_a_grammar_of_ones_own", later=True),
+                 "test_extend::test_every_stage_plays_a_grammar_of_ones_own"),
         SeedLine("SFT on Alpaca's rows", "`train --stage sft`",
-                 "test_extend::test_instruction_data_become_steps_of_any_grammar", later=True),
+                 "test_extend::test_instruction_data_become_steps_of_any_grammar"),
         SeedLine("format: exact +3, approximate +0.5", "`format_tiers` of `grpo.rewards`",
-                 "test_grpo_rewards::format_tiers", later=True),
+                 "test_grpo_rewards::format_tiers"),
         SeedLine("keywords and connectors in the reasoning", "`keywords`, `connectors`",
-                 "test_grpo_rewards::keywords", later=True),
-        SeedLine("−1 for a low ROUGE-L", "`rouge_floor`", "test_grpo_rewards::rouge_floor", later=True),
-        SeedLine("KL to the reference, logged always", "`metrics.jsonl`", "test_grpo::kl", later=True),
-        SeedLine("8-bit AdamW", "`--optim adamw_8bit`", "test_training::adamw_8bit", later=True),
-        SeedLine("TensorBoard", "`--report_to '[tensorboard]'`", "test_training::tensorboard", later=True),
+                 "test_grpo_rewards::keywords"),
+        SeedLine("−1 for a low ROUGE-L", "`rouge_floor`", "test_grpo_rewards::rouge_floor"),
+        SeedLine("KL to the reference, logged always", "`metrics.jsonl`", "test_grpo::kl"),
+        SeedLine("8-bit AdamW", "`--optim adamw_8bit`", "test_training::adamw_8bit"),
+        SeedLine("TensorBoard", "`--report_to '[tensorboard]'`", "test_training::tensorboard"),
         SeedLine("modes chat, reasoning, search", "`serve --mode`",
-                 "test_talk::test_old_and_other_words_name_modes", later=True),
+                 "test_talk::test_old_and_other_words_name_modes"),
         SeedLine("an adapter per mode", "`steprag serve`",
-                 "test_talk::test_each_mode_is_answered_by_its_own_adapter", later=True),
+                 "test_talk::test_each_mode_is_answered_by_its_own_adapter"),
         SeedLine("routing between talk and question", "`auto`",
-                 "test_talk::test_messages_are_told_apart_and_no_question_of_atlas_is_talk", later=True),
+                 "test_talk::test_messages_are_told_apart_and_no_question_of_atlas_is_talk"),
         SeedLine("ten turns of memory", "`steprag serve`",
-                 "test_talk::test_the_last_exchanges_that_fit_are_remembered", later=True),
+                 "test_talk::test_the_last_exchanges_that_fit_are_remembered"),
         SeedLine("POST /generate {query, mode}, GET /api/health", "the same",
-                 "test_talk::test_generate_answers_in_one_request", later=True),
+                 "test_talk::test_generate_answers_in_one_request"),
         SeedLine("length and token distributions", "`score lengths`",
-                 "test_training_plan::test_lengths_of_questions_and_rows_are_told_and_drawn", later=True),
+                 "test_training_plan::test_lengths_of_questions_and_rows_are_told_and_drawn"),
     ),
 }  # fmt: skip
 ROWS = [pytest.param(row, id=f"{seed}: {row.line}") for seed, rows in SEEDS.items() for row in rows]
@@ -166,8 +163,6 @@ ROWS = [pytest.param(row, id=f"{seed}: {row.line}") for seed, rows in SEEDS.item
 
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_is_shown_by_a_test(row: SeedLine) -> None:
-    if row.later and not MERGED:
-        pytest.skip("not here yet")
     file, _, name = row.proof.partition("::")
     assert re.search(rf'(def |"){name}\b', (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8")), row.proof
 
@@ -186,7 +181,7 @@ def page() -> str:
         text += f"\n## {seed}\n\n| line | here | test |\n|---|---|---|\n"
         for row in rows:
             line = f"`{row.line}`" if row.line.startswith(("python ", "llama", "POST", "<", "service/")) else row.line
-            shown = "not here yet" if row.later and not MERGED else row.proof.partition("::")[0]
+            shown = row.proof.partition("::")[0]
             text += f"| {line} | {row.here} | {shown} |\n"
     return text
 

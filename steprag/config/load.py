@@ -260,7 +260,8 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
             raise ConfigError(f"{parser.prog}: {name} may be {' or '.join(several)}; name its section")
         short = [f"--{one.rpartition('.')[2]}" for one in known if one.count(".") == 1]
         raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, [*known, *short])}")
-    word = parser.prog.partition(" ")[2].partition(" ")[0]
+    words = parser.prog.split()[1:]
+    word = words[-1] if words and words[-1] in _KIND else next(iter(words), "")  # "plan infer" is of infer
     if getattr(arguments, "config", None):
         arguments.config = _recipe(arguments.config, word)
     elif word in _KIND and (found := _recipe_of_model(options_from(arguments), _KIND[word])):
@@ -269,14 +270,14 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     return arguments
 
 
-_KIND = {**dict.fromkeys(("generate", "plan", "trees"), "generation"),
+_KIND = {**dict.fromkeys(("adapt", "generate", "plan", "trees"), "generation"),
          **dict.fromkeys(("infer", "ask", "serve"), "inference")}  # fmt: skip
 """Of the recipes that several stages have by one name: whose a command takes."""
 
 
 def _recipe(named: str, word: str) -> str:
     """The file that `--config` names, or the recipe of ours of that name; of several that of the stage whose command
-    begins with the word.    Raises ConfigError where there is neither.
+    begins with the word. Raises ConfigError where there is neither.
     """
     if Path(named).exists() or "/" in named:
         return named

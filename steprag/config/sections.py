@@ -80,8 +80,9 @@ def engine_of(model: str) -> str | None:
     folder = Path(model)
     here = os.path.exists(model)  # a name may be too long for a path
     if here and (folder / "adapter_config.json").is_file():
-        base = read_json(folder / "adapter_config.json").get("base_model_name_or_path")
-        return None if not base or EMBEDDED in str(base).lower() else engine_of(str(base))
+        base = Path(str(read_json(folder / "adapter_config.json").get("base_model_name_or_path") or ""))
+        own = base.name.lower() in ("", EMBEDDED) or (base / "adapter_config.json").is_file()
+        return None if own else engine_of(str(base))
     if not here and OPENAI_S_OWN.fullmatch(model):
         return "openai"
     if (folder / "config.json").is_file() if here else ON_HUB.fullmatch(model):

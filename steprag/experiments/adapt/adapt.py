@@ -21,7 +21,7 @@ from data_generation.config import GenerateConfig
 from data_generation.plan import planned
 from steprag.batch.forecast import likely_usage, most_usage
 from steprag.config.load import RECIPES, add_options, config_from, load_config, parse_arguments
-from steprag.config.sections import EpisodeConfig, PolicyConfig, PromptConfig, Section
+from steprag.config.sections import EpisodeConfig, PolicyConfig, Section
 from steprag.console.progress import say
 from steprag.engines.models import EMBEDDED
 from steprag.engines.threads import spin_briefly
@@ -58,7 +58,6 @@ class AdaptConfig(QuestionsConfig):
     """`steprag adapt`: the policy that writes the questions and plays the trees, and the student that learns."""
 
     student: StudentConfig = StudentConfig()
-    prompt: PromptConfig = PromptConfig()
     episode: EpisodeConfig = EpisodeConfig()
     trees: str | None = Field(default=None, description="recipe of the search; none: atlas where templates write")
     encoder: str | None = Field(default="minilm", description="encoder, as for steprag index build; none: BM25 alone")

@@ -26,7 +26,7 @@ from steprag.agent.retriever import Retriever
 from steprag.batch.results import Results
 from steprag.batch.worklist import ask_each, model_asked, run_calmly
 from steprag.config.load import PASSAGES, StageConfig, add_options, config_from, index_of, parse_arguments
-from steprag.config.sections import Positive, RetrieverConfig
+from steprag.config.sections import Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import Progress
 from steprag.engines.models import EMBEDDED
 from steprag.errors import PART_DONE, ConfigError
@@ -71,6 +71,7 @@ class QuestionsConfig(StageConfig):
 
     policy: WriterConfig = WriterConfig()
     retriever: RetrieverConfig = RetrieverConfig()
+    prompt: PromptConfig = PromptConfig()
     budget: BudgetConfig = BudgetConfig()
     writer: Literal["auto", "policy", "templates"] = Field(
         default="auto", description="policy, or templates over extracted facts; auto: those for the embedded model"
@@ -125,7 +126,7 @@ def main(argv: list[str]) -> int:
 async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dict[str, Any]:
     """Runs the stage; returns what gates.json holds. Raises BudgetReached; ConfigError where no question passes."""
     existing(index / PASSAGES, "passages of the index folder")
-    keys = {"questions", "dev", "test", "hops", "tries", "seed"}
+    keys = {"questions", "dev", "test", "hops", "seed"}  # more tries go on from those that are made
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         identity: dict[str, Any] = {"index": retriever.fingerprint, "prompt": {"hash": file_hash(PROMPTS)[:16]}}
         identity |= {**config.model_dump(include=keys), "writer": "policy" if config.by_policy else "templates"}
@@ -177,6 +178,7 @@ class QuestionMaker:
 
         if self.config.by_policy:
             questions = [Question(path.id, " → ".join(map(str, path.rows)), ("",)) for path in paths]
+            self.run.set(status="running")  # what failed in an earlier round is asked again in this one
             await ask_each(self.run, questions, self.results, written, role="policy", model=self.config.policy, replies=
                            DraftFormat(), budget=self.config.budget, most=2 * calls_of(self.config.hops))  # fmt: skip
             return

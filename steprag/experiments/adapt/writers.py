@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from steprag.agent.inert import neutralise
+from steprag.agent.inert import neutralise, without_instructions
 from steprag.agent.judge import asked
 from steprag.agent.open import PASSAGE_TOKENS
 from steprag.agent.profiles import fill
@@ -76,7 +76,8 @@ class PolicyWriter:
         """A draft in one request."""
         words, form = _words(), str(len(passages))
         leads = "".join(f"\nPassage {number} leads to the next one by the name: {neutralise(bridge)}"
-                        for number, bridge in enumerate(path.bridges, 1))  # fmt: skip
+                        for number, bridge in enumerate(path.bridges, 1)
+                        if without_instructions(bridge) == bridge)  # fmt: skip
         way = words["bridge" if path.bridges else "one"].strip()
         system = fill(words["write"]["system"], way=way, keys=", ".join(keys_of(form)))
         values = await self._asked(form, system, fill(words["write"]["user"], passages=_shown(passages), leads=leads))
