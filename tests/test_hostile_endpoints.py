@@ -31,6 +31,7 @@ from steprag.net import bounded_http
 from steprag.net.bounded_http import _begun, without
 from steprag.net.hosts import checked_url
 from steprag.policy.client import OpenAIPolicy
+from steprag.policy.streams import ChunkedReply
 from steprag.records.jsonl import read_records
 from steprag.runs.run import read_manifest
 from steprag.tree import Failure, Tree
@@ -375,3 +376,25 @@ def _read_late(seen: Counter[str], manifest: dict[str, dict[str, int]]) -> int:
     """Stalled replies may come just in time: no more than there were."""
     late = manifest["spent"]["calls"] - seen["none"]
     return late if 0 <= late <= seen["stalled"] else -1
+
+
+@pytest.mark.parametrize(("told", "least", "most"), [
+    ("7", 7, 7), ("Mon, 01 Jan 99999 00:00:00 GMT", 0.3, 0.5), ("Mon, 01 Jan 999999999999999 00:00:00 GMT", 0.3, 0.5),
+    ("soon", 0.3, 0.5), ("nan", 0.3, 0.5), ("-3", 0.3, 0.5), ("9999999", 0.3, 0.5),
+])  # fmt: skip
+def test_how_long_an_endpoint_may_ask_to_wait(told: str, least: float, most: float) -> None:
+    assert least <= bounded_http.pause(0, {"Retry-After": told}) <= most
+
+
+@pytest.mark.parametrize("call", [
+    {"index": [1], "function": {"name": "a", "arguments": "{}"}}, {"index": None, "function": {"name": "a"}},
+    {"index": 0, "function": {"name": "a", "arguments": {"q": 1}}}, {"index": 0, "function": {"name": 7}}, 3,
+])  # fmt: skip
+def test_odd_pieces_of_tool_calls_are_read_or_refused(call: object) -> None:
+    chunks = ChunkedReply()
+    try:
+        for at in (0, 1):
+            chunks.add({"choices": [{"index": 0, "delta": {"tool_calls": [call, {"index": at, "function": {}}]}}]})
+        chunks.reply()
+    except ValueError as error:
+        assert "tool" in str(error)
