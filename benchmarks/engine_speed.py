@@ -17,7 +17,7 @@ from steprag import atlas
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.config.sections import PolicyConfig
 from steprag.engines.launch import ENGINES
-from steprag.policy.client import open_policy
+from steprag.policy.open import open_policy
 from steprag.policy.protocols import Policy
 from steprag.records.inputs import read_passages, read_questions
 from steprag.types import Message, Usage

@@ -29,7 +29,7 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.open import make_environment, open_agent
 from steprag.config.load import add_options, config_from
 from steprag.errors import RequestError
-from steprag.policy.client import open_model
+from steprag.policy.open import open_model
 from steprag.records.inputs import read_passages, read_questions
 from steprag.scores.stats import mcnemar, mean_interval
 from steprag.types import Prediction, Question

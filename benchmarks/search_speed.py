@@ -31,8 +31,8 @@ from steprag.agent.environment import Environment
 from steprag.agent.open import OpenAgent, make_environment
 from steprag.agent.profiles import load_profile
 from steprag.config.load import load_config
-from steprag.policy.client import Model
 from steprag.policy.gate import Gate
+from steprag.policy.open import Model
 from steprag.runs.run import open_run
 from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 

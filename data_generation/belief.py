@@ -38,7 +38,7 @@ from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, Promp
 from steprag.console.progress import say
 from steprag.errors import PART_DONE, ConfigError, RequestError, quoted
 from steprag.policy.budget import BudgetConfig, Spending, prices_of
-from steprag.policy.client import model_identity
+from steprag.policy.open import model_identity
 from steprag.policy.scoring import refusal
 from steprag.records.jsonl import file_hash, read_records
 from steprag.runs.run import open_run, run_of

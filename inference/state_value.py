@@ -14,7 +14,7 @@ from steprag.agent.grammar import Grammar
 from steprag.agent.open import OpenAgent
 from steprag.batch.journal import QuestionCalls
 from steprag.errors import ConfigError, StepFormatError
-from steprag.policy.client import Model
+from steprag.policy.open import Model
 from steprag.policy.protocols import Policy, Scorer
 from steprag.policy.requests import STEPS_FORCED
 from steprag.policy.scoring import refusal

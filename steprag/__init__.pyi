@@ -12,7 +12,7 @@ from .library.index import Index as Index
 from .library.shown import Answer as Answer
 from .records.jsonl import read_records as read_records, write_records as write_records
 from .records.inputs import read_passages as read_passages, read_questions as read_questions
-from .policy.client import open_policy as open_policy
+from .policy.open import open_policy as open_policy
 from .policy.protocols import Policy as Policy
 from .config.sections import (
     EpisodeConfig as EpisodeConfig,

@@ -32,8 +32,8 @@ from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.config.sections import EpisodeConfig, PolicyConfig
 from steprag.net.hosts import listen, url_of
-from steprag.policy.client import Model
 from steprag.policy.gate import Gate
+from steprag.policy.open import Model
 from steprag.policy.protocols import Listener
 from steprag.types import Completion, Message, Sample, Usage
 from steprag.web.app import FREE as PAGE_FREE

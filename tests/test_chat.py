@@ -28,8 +28,8 @@ from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.config.sections import EpisodeConfig, PolicyConfig
 from steprag.errors import RetrieverError
-from steprag.policy.client import Model
 from steprag.policy.gate import Gate
+from steprag.policy.open import Model
 from steprag.records.jsonl import read_records, write_records
 from steprag.types import Feedback, Passage, Prediction, Question, State, Step, Turn
 from tests.chat_parts import WORK, WritingPolicy, chat, scripted, working

@@ -16,8 +16,9 @@ from steprag.batch.database import KeptCalls
 from steprag.cli import main
 from steprag.config.sections import DECIDED, SAMPLED, JudgeConfig, PolicyConfig
 from steprag.errors import ConfigError, ContentFiltered, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
-from steprag.policy.client import OpenAIPolicy, model_identity
+from steprag.policy.client import OpenAIPolicy
 from steprag.policy.listing import same_name, served_models
+from steprag.policy.open import model_identity
 from steprag.policy.requests import OutputFormat, request_body
 from steprag.policy.streams import Events
 from steprag.records.jsonl import read_records, write_records

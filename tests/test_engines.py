@@ -36,7 +36,8 @@ from steprag.engines.server import Endpoint, check_reachable, serving
 from steprag.engines.threads import one_load, usable_cores
 from steprag.engines.weights import hf_weights, merged_folder, transformers_folder
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable
-from steprag.policy.client import OpenAIPolicy, open_policy
+from steprag.policy.client import OpenAIPolicy
+from steprag.policy.open import open_policy
 from steprag.policy.protocols import Policy
 from steprag.policy.requests import OutputFormat
 from steprag.types import Message, Sample

@@ -26,8 +26,8 @@ from steprag.batch.journal import JOURNAL
 from steprag.config.sections import JudgeConfig
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
-from steprag.policy.client import Model, open_model
 from steprag.policy.gate import Gate
+from steprag.policy.open import Model, open_model
 from steprag.policy.protocols import Policy
 from steprag.records.jsonl import write_records
 from steprag.records.yaml_files import read_yaml

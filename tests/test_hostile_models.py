@@ -27,7 +27,7 @@ from steprag.engines.server import serving_us
 from steprag.engines.tokens import prompt_tokens
 from steprag.engines.transformers_serve import with_scores
 from steprag.errors import ConfigError
-from steprag.policy.client import open_policy
+from steprag.policy.open import open_policy
 from steprag.types import Message
 from tests.models import make_llama
 

@@ -36,8 +36,8 @@ from steprag.config.sections import JudgeConfig, PolicyConfig, PriceConfig, Rate
 from steprag.console.terminal import guarded
 from steprag.errors import BudgetReached, ConfigError, DataError, JournalError, PolicyRefused, RetrieverError
 from steprag.policy.budget import BudgetConfig, Spending, prices_of
-from steprag.policy.client import Model
 from steprag.policy.gate import Gate
+from steprag.policy.open import Model
 from steprag.policy.protocols import Policy
 from steprag.records.jsonl import read_records, write_json
 from steprag.runs.run import open_run, read_manifest

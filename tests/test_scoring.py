@@ -19,7 +19,8 @@ from steprag.config.sections import PolicyConfig
 from steprag.engines.launch import vllm_program
 from steprag.engines.tokens import prompt_tokens
 from steprag.errors import BudgetReached, ConfigError, PolicyError
-from steprag.policy.client import OpenAIPolicy, open_policy
+from steprag.policy.client import OpenAIPolicy
+from steprag.policy.open import open_policy
 from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import read_manifest
 from steprag.tree import Tree

@@ -30,7 +30,7 @@ from steprag.batch.journal import Journal
 from steprag.config.load import load_config
 from steprag.config.sections import JudgeConfig
 from steprag.errors import ConfigError, PolicyError
-from steprag.policy.client import open_model
+from steprag.policy.open import open_model
 from steprag.policy.protocols import Policy
 from steprag.records.jsonl import to_dict
 from steprag.tree import Node, Tree, children_of, discounted

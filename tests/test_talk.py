@@ -25,7 +25,7 @@ from steprag.config.sections import PolicyConfig
 from steprag.engines.launch import EngineSpec, command
 from steprag.engines.server import serving
 from steprag.errors import ConfigError
-from steprag.policy.client import open_policy
+from steprag.policy.open import open_policy
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_records, write_json
 from steprag.records.yaml_files import read_yaml

@@ -17,7 +17,7 @@ from typing import Any
 
 from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
-from steprag.policy.client import Model
+from steprag.policy.open import Model
 from steprag.policy.protocols import Policy
 from steprag.records.yaml_files import read_yaml
 from steprag.types import Message

@@ -47,7 +47,8 @@ from steprag.engines.headers import gguf_values
 from steprag.engines.models import ModelFiles, resolve_model, with_adapter
 from steprag.errors import ConfigError, quoted
 from steprag.net.hosts import listen, url_of
-from steprag.policy.client import Model, OpenAIPolicy, open_model
+from steprag.policy.client import OpenAIPolicy
+from steprag.policy.open import Model, open_model
 from steprag.policy.requests import STEPS_FORCED
 from steprag.records.jsonl import read_json
 from steprag.runs.run import NUMBERED, code_version, open_run

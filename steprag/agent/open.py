@@ -19,8 +19,8 @@ from steprag.agent.retriever import Retriever, Tooled
 from steprag.config.sections import EpisodeConfig, JudgeConfig, PolicyConfig, PromptConfig
 from steprag.engines.launch import vllm_is_for_cpus
 from steprag.errors import ConfigError
-from steprag.policy.client import Model, open_model, open_policy
 from steprag.policy.gate import CHARS_A_TOKEN, Gate, chars_of
+from steprag.policy.open import Model, open_model, open_policy
 from steprag.types import State
 
 PASSAGE_TOKENS = 150

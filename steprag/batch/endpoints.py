@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from steprag.batch.journal import Journal
 from steprag.errors import ConfigError
-from steprag.policy.client import Model, OpenAIPolicy
+from steprag.policy.open import Model
+from steprag.policy.protocols import Reporting
 from steprag.runs.run import Run
 
 Served = dict[str, dict[str, str]]
@@ -16,7 +17,7 @@ Served = dict[str, dict[str, str]]
 
 def served_by(**models: Model | None) -> Served:
     """The weights that each role's endpoint reports; roles without a report are omitted."""
-    found = {key: each.policy.served for key, each in models.items() if each and isinstance(each.policy, OpenAIPolicy)}
+    found = {key: each.policy.served for key, each in models.items() if each and isinstance(each.policy, Reporting)}
     return {role: served for role, served in found.items() if served}
 
 
@@ -32,7 +33,7 @@ def asking(run: Run, journal: Journal, **models: Model | None) -> Iterator[None]
         yield
     finally:
         policies = {role: each.policy for role, each in models.items() if each}
-        learnt = {role: one.learnt for role, one in policies.items() if isinstance(one, OpenAIPolicy) and one.learnt}
+        learnt = {role: one.learnt for role, one in policies.items() if isinstance(one, Reporting) and one.learnt}
         if learnt:
             run.set(refused_fields=learnt)
 

@@ -27,8 +27,8 @@ from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, Jour
 from steprag.console.progress import say
 from steprag.errors import RequestError, StepragError
 from steprag.policy.budget import Spending
-from steprag.policy.client import Model
 from steprag.policy.gate import Gate
+from steprag.policy.open import Model
 from steprag.policy.protocols import Policy, Scorer, Sessions
 from steprag.records.jsonl import dump_line
 from steprag.types import Completion, Passage, Question, Sample

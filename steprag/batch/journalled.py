@@ -10,8 +10,8 @@ from functools import partial
 from steprag.agent.retriever import Retriever
 from steprag.batch.database import CallKey
 from steprag.errors import ConfigError
-from steprag.policy.client import Model
 from steprag.policy.gate import Gate, chars_of
+from steprag.policy.open import Model
 from steprag.policy.protocols import Policy, Repeating, Scorer
 from steprag.types import Message, Passage, Sample, Usage
 

@@ -29,7 +29,7 @@ from steprag.config.sections import JournalConfig, PolicyConfig
 from steprag.console.progress import Progress, say
 from steprag.errors import BudgetReached, DataError, RequestError, shortened
 from steprag.policy.budget import BudgetConfig, Spending
-from steprag.policy.client import model_identity, open_model
+from steprag.policy.open import model_identity, open_model
 from steprag.policy.protocols import Policy
 from steprag.policy.requests import OutputFormat
 from steprag.records.jsonl import LineJournal, drop_torn_line, file_hash, read_rows, write_json, write_records

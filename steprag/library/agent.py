@@ -37,7 +37,8 @@ from steprag.library.background import Held, run
 from steprag.library.index import Index, dotted
 from steprag.library.shown import Answer, ShownTree
 from steprag.policy.budget import Spending, prices_of
-from steprag.policy.client import Model, OpenAIPolicy
+from steprag.policy.client import OpenAIPolicy
+from steprag.policy.open import Model
 from steprag.records.jsonl import dump_line, line_hash
 from steprag.records.training_rows import Pair
 from steprag.tree import Failure, Tree

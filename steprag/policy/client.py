@@ -9,8 +9,7 @@ import asyncio
 import copy
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -21,15 +20,12 @@ import aiohttp
 
 from steprag.config.sections import JudgeConfig, PolicyConfig
 from steprag.console.progress import say
-from steprag.engines.launch import EngineSpec, Switch
-from steprag.engines.models import resolve_model, sha256_of, weights_hash
-from steprag.engines.server import serving_us
+from steprag.engines.launch import Switch
 from steprag.errors import ConfigError, PolicyError, PolicyUnavailable, quoted
 from steprag.net.bounded_http import BoundedClient, HttpReply, pause
 from steprag.policy.dialect import STREAMED, EndpointDialect
-from steprag.policy.gate import Gate
 from steprag.policy.listing import compare, served_models
-from steprag.policy.protocols import Listener, Policy
+from steprag.policy.protocols import Listener
 from steprag.policy.refusals import (
     FirstRequests,
     ProviderProblem,
@@ -347,61 +343,6 @@ def _success(reply: HttpReply) -> HttpReply:
     if not 200 <= reply.status < 300:
         raise _Refused(reply.status, reply.headers, reply.content)
     return reply
-
-
-@asynccontextmanager
-async def open_policy(
-    config: PolicyConfig, grammar: OutputFormat, more: tuple[str, ...] = ()
-) -> AsyncIterator[OpenAIPolicy]:
-    """The policy that `config` describes, checked and ready; an engine that is not running yet is started for the
-    block, with `more` adapters to switch to.
-    """
-    with ExitStack() as stack:
-        base_url, model, key, switch = config.base_url, config.model, None, None
-        if not config.remote:
-            spec = EngineSpec(
-                config.engine, config.model, config.adapter, parallel=config.concurrency, context=config.context,
-                args=config.engine_args, devices=config.devices, more=more,
-            )  # fmt: skip
-            endpoint = stack.enter_context(serving_us(spec))
-            base_url, model, key = endpoint.base_url, endpoint.model, endpoint.key or "none"
-            switch = endpoint.switch
-        async with OpenAIPolicy(config, base_url, model, grammar, key, switch) as policy:
-            await policy.check()
-            yield policy
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model behind an endpoint, and the gate through which that endpoint is asked."""
-
-    policy: Policy
-    gate: Gate
-
-
-@asynccontextmanager
-async def open_model(config: PolicyConfig, grammar: OutputFormat, more: tuple[str, ...] = ()) -> AsyncIterator[Model]:
-    """`open_policy` with a gate of its own."""
-    async with open_policy(config, grammar, more) as policy:
-        yield Model(policy, Gate(config))
-
-
-def model_identity(config: PolicyConfig) -> dict[str, Any]:
-    """What names the policy's weights in a run's identity: the model, the adapter, and hashes of local files. Beside
-    them, where they are set: the fields that it is not sent, further ones, and the options of its template.
-    """
-    keys = ("omit", "chat_template_kwargs", "extra")
-    set_ = {key: list(value) if key == "omit" else value for key in keys if (value := getattr(config, key))}
-    if config.remote:
-        return {"model": config.model, **set_}
-    files = resolve_model(config.model, config.adapter)
-    identity = {"model": files.name, **set_}
-    if files.hf or (files.gguf and not files.embedded):  # a folder's name tells little: many are called "merged"
-        identity["weights"] = weights_hash(files)[:16]
-    if files.adapter is not None:
-        weights = files.adapter if files.adapter.is_file() else files.adapter / "adapter_model.safetensors"
-        identity["adapter"] = sha256_of(weights)[:16]
-    return identity
 
 
 def api_key(variable: str, base_url: str | None) -> str:

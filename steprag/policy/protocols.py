@@ -64,3 +64,15 @@ class Streaming(Protocol):
     ) -> Sample:
         """One completion, as `Policy.sample` gives it. Cancelling closes the request. Raises PolicyError."""
         ...
+
+
+@runtime_checkable
+class Reporting(Protocol):
+    """A policy behind an endpoint. `served`: what that reports of its model; `learnt`: as of `OpenAIPolicy`."""
+
+    served: dict[str, str]
+
+    @property
+    def learnt(self) -> dict[str, str | None]:
+        """The fields that the endpoint refused."""
+        ...

@@ -17,7 +17,7 @@ from steprag.agent.rewards import Played, kept_text, relevancy_of
 from steprag.batch.journal import QuestionCalls
 from steprag.engines.models import embedded_encoder
 from steprag.engines.threads import one_load
-from steprag.policy.client import Model
+from steprag.policy.open import Model
 from steprag.policy.protocols import Policy
 from steprag.scores.gold import gold_of
 from steprag.types import Passage, Question

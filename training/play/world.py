@@ -24,7 +24,7 @@ from steprag.engines.models import resolve_model
 from steprag.errors import TrainingError
 from steprag.extras import code_hash
 from steprag.policy.budget import Spending
-from steprag.policy.client import open_model
+from steprag.policy.open import open_model
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import LineJournal, existing, file_hash
 from steprag.runs.run import Run

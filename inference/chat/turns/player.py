@@ -21,7 +21,7 @@ from steprag.agent.open import OpenAgent
 from steprag.agent.retriever import Choosing, Documented, Retriever, is_given, place_of, url_of
 from steprag.agent.rollout import Asked, Heard, Taken, rollout
 from steprag.batch.journal import Journal, QuestionCalls
-from steprag.policy.client import Model
+from steprag.policy.open import Model
 from steprag.policy.streams import HeardPolicy
 from steprag.types import Episode, Found, Passage, Question, State, Turn, Usage
 
