@@ -131,8 +131,12 @@ def test_a_run_of_trls_own_trainer_rewards_as_ours(tmp_path: Path, monkeypatch: 
         [called("answer", "lek"), "x"],
         ["I do not know."],
     ]
-    same = [[query("Tirana"), FOUND, answer("lek")], [query("Albania"), evidence("Prices."), answer("euro")],
-            [answer("lek")], [""]]  # fmt: skip
+    same = [
+        [query("Tirana"), FOUND, answer("lek")],
+        [query("Albania"), evidence("Prices."), answer("euro")],
+        [answer("lek", "").strip()],
+        [""],
+    ]  # fmt: skip (a call of a tool says nothing before it)
     words = (Path(trl.__file__).parent / "chat_templates" / "qwen2_5.jinja").read_text()
     tokenizer = make_tokenizer(tmp_path, [text for script in said for text in script], words)
     make_weights(tmp_path, len(tokenizer))
