@@ -16,7 +16,7 @@ from inference.chat.memory import fitting
 from inference.chat.routing import mode_named, route_of
 from inference.chat.serve import _profiles
 from steprag import atlas
-from steprag.agent.grammars import TALK
+from steprag.agent.grammars import GRAMMARS
 from steprag.agent.inert import neutralise
 from steprag.cli import main
 from steprag.config.env_file import without_env
@@ -115,8 +115,12 @@ def test_the_last_exchanges_that_fit_are_remembered(room: int | None, kept: int)
 
 
 def test_free_text_is_an_answer_also_where_it_was_cut() -> None:
-    assert TALK.parse(Completion(" So be ", "length"), ("answer",)).content == "So be"
-    assert (TALK.gbnf(("answer",)), TALK.regex(("answer",))) == ("root ::= [^\\x00]+\n", "[\\s\\S]+")
+    talk = GRAMMARS["talk"]
+    assert talk.parse(Completion(" So be ", "length"), ("answer",)).content == "So be"
+    assert (talk.gbnf(("answer",)), talk.regex(("answer",))) == (
+        "root ::= [^\\x00]+\n",
+        "[\\s\\S]+",
+    )
 
 
 def tiny_adapter(folder: Path, seed: int) -> str:
@@ -143,7 +147,7 @@ def test_each_mode_is_answered_by_its_own_adapter(tmp_path: Path) -> None:
     sampling: dict[str, Any] = {"temperature": 0, "max_tokens": 8, "constrained": False, "concurrency": 1}
 
     async def said(config: PolicyConfig, more: tuple[str, ...], *names: str | None) -> list[str]:
-        async with open_policy(config, TALK, more) as policy:
+        async with open_policy(config, GRAMMARS["talk"], more) as policy:
             ways = [await policy.switched(name) for name in names]
             replies = [await way.sample(hello, (), n=1, seed=0) for way in (policy, *ways)]
             return [reply.completions[0].text for reply in replies]
