@@ -19,7 +19,7 @@ REMOTE = ("openai", "sglang")
 """Engines that are never started here, only asked."""
 OPENAI_S_OWN = re.compile(r"(chat)?gpt-\d[\w.-]*|o\d(-[\w.-]+)?")
 """How OpenAI's models are called; its open weights have other names."""
-ON_HUB = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+ON_HUB = re.compile(r"(?!runs/)[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")  # runs/ is where ours lie
 EMBEDDED = "smollm2-135m-instruct"
 VLLM_ARGS = frozenset({
     "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "enable-expert-parallel",
