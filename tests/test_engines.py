@@ -327,7 +327,7 @@ def test_vllm_is_told_that_it_runs_on_a_cpu_and_serves_base_and_adapter_as_one(
     assert value(built.argv, "--served-model-name") == built.model == "base+adapter"
     assert value(command(EngineSpec("vllm", model=str(base))).argv, "serve") == str(base)
     assert {"--enable-lora", "--no-enable-chunked-prefill"} & set(built.argv) == {"--no-enable-chunked-prefill"}
-    assert built.switch == {}
+    assert built.switch == {str(tiny / "adapter"): {"model": "base+adapter"}}
     apart = command(EngineSpec("vllm", model=str(base), more=(str(tiny / "adapter"),))).argv
     assert {"--enable-lora", "--no-enable-chunked-prefill"} <= {*apart}
     assert built.env == {
