@@ -178,6 +178,7 @@ def sizes(kind: str, *numbers: int | None, **more: Any) -> dict[str, Any]:
 
 
 TIED = {"tie_word_embeddings": True}
+QWEN3_MOE = ("qwen3_moe", 2048, 6144, 32, 4, 151936)
 SHAPES = {
     "Qwen2.5-0.5B": sizes("qwen2", 896, 4864, 14, 2, 151936, **TIED),
     "Qwen2.5-7B": sizes("qwen2", 3584, 18944, 28, 4, 152064),
@@ -206,46 +207,14 @@ SHAPES = {
     "EXAONE-4-1.2B": sizes("exaone4", 2048, 4096, 32, 8, 102400, head_dim=64, **TIED),
     "Hunyuan-4B": sizes("hunyuan_v1_dense", 3072, 8192, 32, 8, 120818, head_dim=128, **TIED),
     "Mixtral-8x7B": sizes("mixtral", 4096, 14336, 32, 8, 32000, num_local_experts=8, num_experts_per_tok=2),
-    "Qwen1.5-MoE": sizes(
-        "qwen2_moe",
-        2048,
-        5632,
-        16,
-        16,
-        151936,
-        num_experts=60,
-        moe_intermediate_size=1408,
-        shared_expert_intermediate_size=5632,
-        num_experts_per_tok=4,
-    ),
-    "Qwen3-30B-A3B": sizes(
-        "qwen3_moe",
-        2048,
-        6144,
-        32,
-        4,
-        151936,
-        head_dim=128,
-        num_experts=128,
-        moe_intermediate_size=768,
-        num_experts_per_tok=8,
-    ),
-    "one dense block": sizes(
-        "qwen3_moe",
-        2048,
-        6144,
-        32,
-        4,
-        151936,
-        head_dim=128,
-        num_experts=16,
-        moe_intermediate_size=768,
-        mlp_only_layers=[0],
-    ),
+    "Qwen1.5-MoE": sizes("qwen2_moe", 2048, 5632, 16, 16, 151936, num_experts=60, moe_intermediate_size=1408,
+                         shared_expert_intermediate_size=5632, num_experts_per_tok=4),
+    "Qwen3-30B-A3B": sizes(*QWEN3_MOE, head_dim=128, num_experts=128, moe_intermediate_size=768, num_experts_per_tok=8),
+    "one dense block": sizes(*QWEN3_MOE, head_dim=128, num_experts=16, moe_intermediate_size=768, mlp_only_layers=[0]),
     "OLMoE-1B-7B": sizes("olmoe", 2048, 1024, 16, 16, 50304, num_experts=64, num_experts_per_tok=8),
     "Seed-OSS-36B": sizes("seed_oss", 5120, 27648, 80, 8, 155136, head_dim=128, attention_bias=True),
     "ERNIE-4.5-0.3B": sizes("ernie4_5", 1024, 3072, 16, 2, 103424, head_dim=128),
-}
+}  # fmt: skip
 """What published config.json files say of sizes, with two blocks."""
 NESTED = {"model_type": "gemma3", "text_config": sizes("gemma3_text", 2560, 10240, None, None, None)}
 

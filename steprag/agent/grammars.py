@@ -91,10 +91,8 @@ def grammar_from(keys: Mapping[str, Any], where: object, name: str) -> Grammar:
         Action(called, one.lead, one.effect, one.thought, one.chars, one.pinned, (), one.tags, one.lines)
         for called, one in file.actions.items()
     )
-    thought, order = (
-        file.thought,
-        {START if last == FIRST else last: (*after,) for last, after in file.following.items()},
-    )
+    order = {START if last == FIRST else last: (*after,) for last, after in file.following.items()}
+    thought = file.thought
     made = Grammar(name, actions, order, thought.chars, file.lenient, file.stops, thought.tags, thought.required,
                    file.free)  # fmt: skip
     try:

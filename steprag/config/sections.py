@@ -86,11 +86,8 @@ def engine_of(model: str) -> str | None:
     if not here and OPENAI_S_OWN.fullmatch(model):
         return "openai"
     if (folder / "config.json").is_file() if here else ON_HUB.fullmatch(model):
-        places = (
-            os.environ.get("STEPRAG_VLLM"),
-            shutil.which("vllm"),
-            Path(__file__).parents[2] / ".venv-vllm/bin/vllm",
-        )
+        given = os.environ.get("STEPRAG_VLLM")  # as `steprag.engines.launch.vllm_program` looks
+        places = (given,) if given else (shutil.which("vllm"), Path(__file__).parents[2] / ".venv-vllm/bin/vllm")
         return "vllm" if any(place and Path(place).is_file() for place in places) else "transformers"
     return None
 

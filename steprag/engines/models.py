@@ -15,13 +15,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from steprag.config.sections import EMBEDDED as EMBEDDED
 from steprag.engines.headers import check_tensors
 from steprag.engines.pretrained import HUB_ID, fetched
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json
 from steprag.records.sealed import check_model
 
-EMBEDDED = "smollm2-135m-instruct"
 _EMBEDDED_NAMES = frozenset({EMBEDDED, "smollm2"})
 ATLAS = Path(__file__).parent.parent / "atlas"
 SHIPPED = {"atlas-agent": "agent", "atlas-warmstart": "warmstart", "atlas-stack": "stack"}
