@@ -149,7 +149,7 @@ def test_examples_and_every_word_count_in_the_hash(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "examples", "message"), [
     ("transcrpt", 0, "known: .*transcript"),
-    ("transcript", 9, "has 2"),
+    ("transcript", 9, "has 2"), ("é" * 200, 0, "known: .*transcript"), ("a\0b", 0, "known: .*transcript"),
 ])  # fmt: skip
 def test_a_wrong_profile_is_a_one_line_error(name: str, examples: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):

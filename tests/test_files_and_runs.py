@@ -189,6 +189,20 @@ def test_a_damaged_manifest_is_one_line_with_file_and_remedy(tmp_path: Path, con
         assert file.read_bytes() == content
 
 
+@pytest.mark.parametrize("name", ["a\0b.jsonl", "../a.jsonl", "é" * 200])
+def test_a_run_whose_manifest_lists_what_is_no_file_of_it_goes_on(tmp_path: Path, name: str) -> None:
+    facts = {"bytes": 1, "sha256": "0" * 64, "sample": None}
+    for files in ({}, {name: facts}):
+        with open_run(tmp_path, "x", identity={}, config={}):
+            write_records(tmp_path / "rows.jsonl", [])
+        manifest = read_manifest(tmp_path)
+        assert {*manifest["files"]} == {"metrics.jsonl", "rows.jsonl"}
+        write_json(tmp_path / "manifest.json", {**manifest, "files": {**manifest["files"], **files}})
+    with open_run(tmp_path, "x", identity={}, config={}):
+        pass
+    assert {*read_manifest(tmp_path)["files"]} == {"metrics.jsonl", "rows.jsonl"}
+
+
 def test_the_version_says_whether_the_checkout_was_changed(tmp_path: Path) -> None:
     shutil.copytree(Path(steprag.__file__).parent, tmp_path / "steprag", ignore=lambda *_: ["atlas", "__pycache__"])
     git = ["git", "-C", str(tmp_path), "-c", "user.name=x", "-c", "user.email=x@example.org"]

@@ -276,7 +276,7 @@ def test_reasonrag_s_generation_lines_are_typed_as_they_stand(name: str, monkeyp
 @pytest.mark.parametrize(("model", "engine"), [
     ("gpt-4o", "openai"), ("chatgpt-4o-latest", "openai"), ("o3-mini", "openai"), ("gpt-oss-20b", None),
     ("Qwen/Qwen2.5-7B-Instruct", "transformers"), ("weights", "transformers"), ("adapter", "transformers"),
-    ("ours", None), ("smollm2-135m-instruct", None), ("x.gguf", None), ("n" * 5000, None),
+    ("ours", None), ("smollm2-135m-instruct", None), ("x.gguf", None), ("n" * 5000, None), ("odd", None),
 ])  # fmt: skip
 def test_a_model_s_name_says_what_serves_it(
     model: str, engine: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -284,7 +284,12 @@ def test_a_model_s_name_says_what_serves_it(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("STEPRAG_VLLM", raising=False)
-    for folder, base in (("weights", None), ("adapter", "a/b"), ("ours", "cache/SmolLM2-135M-Instruct")):
+    for folder, base in (
+        ("weights", None),
+        ("adapter", "a/b"),
+        ("ours", "cache/SmolLM2-135M-Instruct"),
+        ("odd", f"a/{'é' * 200}"),
+    ):
         file = Path(folder, "adapter_config.json" if base else "config.json")
         file.parent.mkdir()
         file.write_text(json.dumps({"base_model_name_or_path": base}))

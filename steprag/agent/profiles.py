@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -231,7 +232,7 @@ def fill(template: str, **values: str) -> str:
 def load_profile(name: str, examples: int = 0) -> PromptProfile:
     """A profile by name (a file of `configs/prompts/`) or by the path of a YAML file. Raises ConfigError."""
     path = Path(name) if name.endswith((".yaml", ".yml")) else PROFILES / f"{name}.yaml"
-    if not path.is_file():
+    if not os.path.isfile(path):  # a name out of a file may be none of a path
         known = ", ".join(sorted(p.stem for p in PROFILES.glob("*.yaml")))
         raise ConfigError(f"prompt profile {quoted(name)} not found; known: {known} (or give the path of a YAML file)")
     words = shaped(_ProfileFile, read_yaml(path), f"{path}: not a prompt profile")

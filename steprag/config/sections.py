@@ -81,7 +81,7 @@ def engine_of(model: str) -> str | None:
     here = os.path.exists(model)  # a name may be too long for a path
     if here and (folder / "adapter_config.json").is_file():
         base = Path(str(read_json(folder / "adapter_config.json").get("base_model_name_or_path") or ""))
-        own = base.name.lower() in ("", EMBEDDED) or (base / "adapter_config.json").is_file()
+        own = base.name.lower() in ("", EMBEDDED) or os.path.isfile(base / "adapter_config.json")
         return None if own else engine_of(str(base))
     if not here and OPENAI_S_OWN.fullmatch(model):
         return "openai"

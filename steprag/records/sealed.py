@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ def check_files(folder: Path, files: Mapping[str, FileFacts], remedy: str, *, fu
         path = folder / name
         if not _is_within(name):
             raise DataError(folder / "manifest.json", f"lists {quoted(name)}, no file of its folder", remedy=remedy)
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise DataError(path, "is missing", remedy=remedy)
         size = path.stat().st_size
         if size != facts.bytes:
@@ -102,7 +103,10 @@ class Listed:
         """`files`: the manifest's list, None where it has none: then all that lies in the folder may be the run's."""
         try:
             self._facts = _FILES.validate_python(files or {})
-        except ValidationError:  # damaged: hashed again
+            sound = all(map(_is_within, self._facts))
+        except ValidationError:
+            sound = False
+        if not sound:  # damaged: hashed again
             self._facts, files = {}, None
         self._stamps = {name: _stamp(folder / name) for name in self._facts}
         self._strangers = set(_names(folder)) - self._facts.keys() if files else set()
