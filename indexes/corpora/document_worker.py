@@ -55,6 +55,7 @@ _MENU = re.compile(r"(?<![a-z])(nav|navbar|navigation|menu|breadcrumbs?|sidebar|
 _BULLET = re.compile(r"([•▪●◦–*-]|\(?(\d[\d.]*|[a-z])[.)]?) ")
 _DOTTED = re.compile(r"(\. ?){4}")
 """As in a table of contents."""
+_PARTED = re.compile(r"(\s*)(\S+)")
 _ENDED = re.compile(r"[.!?:…。！？][\"'”’)\]]*$")
 
 
@@ -255,7 +256,7 @@ def _is_left_out(node: Any, name: str, out: Read) -> bool:
     return menu
 
 
-@dataclass
+@dataclass(slots=True)
 class Line:
     """A line of a PDF's page; sizes and places in points from the page's lower left corner. `cells`: left end, right
     end and text of what wide gaps part, more than one in a row of a table.
@@ -271,6 +272,8 @@ class Line:
     @property
     def text(self) -> str:
         """The whole line."""
+        if len(self.cells) == 1:
+            return self.cells[0][2].strip()
         return " | ".join(text.strip() for _, _, text in self.cells)
 
 
@@ -308,47 +311,77 @@ def _lines(page: Any, number: int) -> Iterator[Line]:
     """
     from pypdfium2 import raw
 
-    text, box, font = page.get_textpage(), raw.FS_RECTF(), ctypes.create_string_buffer(128)
-    chars = [chr(raw.FPDFText_GetUnicode(text, index)) for index in range(raw.FPDFText_CountChars(text))]
-    line, sizes, last, between = None, list[float](), 0, ""
+    textpage, font = page.get_textpage(), ctypes.create_string_buffer(128)
+    text, line, sizes, last = textpage.raw, None, list[float](), 0  # the handle itself: asked for its boxes all the time
 
     def is_bold(at: int) -> bool:
         raw.FPDFText_GetFontInfo(text, at, font, len(font), None)
         return raw.FPDFText_GetFontWeight(text, at) >= 600 or b"bold" in font.value.lower()
 
-    def is_turned(at: int) -> bool:
-        return abs(math.sin(raw.FPDFText_GetCharAngle(text, at))) > 0.1
-
     def ended(line: Line) -> Line:
-        return replace(line, size=sorted(sizes)[len(sizes) // 2], bold=line.bold and is_bold(last))
+        line.size, line.bold = sorted(sizes)[len(sizes) // 2], line.bold and is_bold(last)
+        return line
 
-    for index, char in enumerate(chars):
-        if char.isspace():
-            between = "\n" if char in "\r\n" else between or " "
-            continue
-        raw.FPDFText_GetLooseCharBox(text, index, box)
-        if line and _is_over(line, box, broken=between == "\n", turned=lambda at=index: is_turned(at)):
+    for index, said, between, left, right, top, bottom in _words(textpage):
+        if line and _is_over(line, left, top, bottom, text, index, broken=between == "\n"):
             yield ended(line)
             line, sizes = None, []
-        sizes.append(box.top - box.bottom)
-        line, last = line or Line(number, [], sizes[-1], is_bold(index), box.top, box.bottom), index
-        gap = box.left - line.cells[-1][1] if line.cells else 1e9
-        if gap > 0.9 * line.size and not (line.cells and _BULLET.fullmatch(f"{line.cells[-1][2].strip()} ")):
-            line.cells.append((box.left, box.right, ""))
-        left, _, said = line.cells[-1]
-        blank = " " if between == " " or (between and gap > 0.15 * line.size) else ""
-        line.cells[-1], between = (left, box.right, f"{said}{blank}{char}"), ""
+        size = top - bottom
+        sizes += [size] * len(said)
+        line, last = line or Line(number, [], size, is_bold(index), top, bottom), index + len(said) - 1
+        begin, end, before = line.cells[-1] if line.cells else (left, -1e9, "")
+        gap = left - end
+        if gap > 0.9 * line.size and not (before and _BULLET.fullmatch(f"{before.strip()} ")):
+            line.cells.append((left, right, f" {said}" if between == " " else said))
+        else:
+            blank = " " if between == " " or (between and gap > 0.15 * line.size) else ""
+            line.cells[-1] = (begin, right, f"{before}{blank}{said}")
     if line:
         yield ended(line)
 
 
-def _is_over(line: Line, box: Any, *, broken: bool, turned: Callable[[], bool]) -> bool:
-    """Whether a letter begins another line: one that stands upright, above or below the line; or where PDFium says so
-    (`broken`) one that does not stand to its right.
+def _words(textpage: Any) -> Iterator[tuple[int, str, str, float, float, float, float]]:
+    """Place among the page's letters, letters, what parts them from those before ("\n", " " or nothing), and left,
+    right, top and bottom. A word whose letters do not stand on one line, side by side, comes letter by letter.
     """
-    level = abs(box.top + box.bottom - line.top - line.bottom) < 0.4 * line.size
-    on = level and box.left > line.cells[-1][1] - 0.1 * line.size
-    return (broken and not on) or ((box.top <= line.bottom or box.bottom >= line.top) and not turned())
+    from pypdfium2 import raw
+
+    text, box, count = textpage.raw, raw.FS_RECTF(), textpage.count_chars()
+    place, ask = ctypes.byref(box), raw.FPDFText_GetLooseCharBox
+    chars = textpage.get_text_range().replace("\ufffe", "\x02")  # PDFium's mark of a parted word
+    if len(chars) != count or "\ufffd" in chars:  # some letters have no text there
+        chars = "".join(chr(raw.FPDFText_GetUnicode(text, index)) for index in range(count))
+    for found in _PARTED.finditer(chars):
+        parted, said = found.groups()
+        start, end = found.span(2)
+        between = parted if parted in ("", " ") else "\n" if "\n" in parted or "\r" in parted else " "
+        ask(text, start, place)
+        left, right, top, bottom = box.left, box.right, box.top, box.bottom
+        if end - start > 1:
+            ask(text, end - 1, place)
+            right = box.right
+        size = top - bottom
+        if abs(box.top - top) + abs(box.bottom - bottom) < 0.1 * size and right - left <= (end - start) * size:
+            yield start, said, between, left, right, top, bottom
+            continue
+        for index in range(start, end):
+            ask(text, index, place)
+            yield index, chars[index], between, box.left, box.right, box.top, box.bottom
+            between = ""
+
+
+def _is_over(line: Line, left: float, top: float, bottom: float, text: Any, at: int, *, broken: bool) -> bool:
+    """Whether a letter (`at`) begins another line: one that stands upright, above or below the line; or where PDFium
+    says so (`broken`) one that does not stand to its right.
+    """
+    from pypdfium2.raw import FPDFText_GetCharAngle
+
+    if broken:
+        level = abs(top + bottom - line.top - line.bottom) < 0.4 * line.size
+        if not (level and left > line.cells[-1][1] - 0.1 * line.size):
+            return True
+    apart = top <= line.bottom or bottom >= line.top
+    return apart and abs(math.sin(FPDFText_GetCharAngle(text, at))) <= 0.1
 
 
 def _in_columns(lines: list[Line]) -> list[Line]:
@@ -443,8 +476,10 @@ def _without_edges(pages: list[list[Line]], out: Read) -> list[Line]:
     keys = [{_numberless(line) for line in (*lines[:EDGE], *lines[-EDGE:])} for lines in edges]
     seen = Counter(each for found in keys for each in found)
     often = {each for each, count in seen.items() if count >= max(3, 0.4 * len(pages))}
-    kept = [line for lines, found in zip(pages, keys, strict=True) for line in lines
-            if _numberless(line) not in often & found]  # fmt: skip
+    kept = list[Line]()
+    for lines, found in zip(pages, keys, strict=True):
+        gone = often & found
+        kept += [line for line in lines if _numberless(line) not in gone] if gone else lines
     if dropped := sum(map(len, pages)) - len(kept):
         out.dropped["header and footer lines"] = dropped
     return kept
