@@ -10,7 +10,7 @@ from pathlib import Path
 
 from indexes.addons.bm25 import Bm25Searcher, has_bm25
 from indexes.addons.links import LinkedSearcher
-from indexes.corpora.documents import Originals
+from indexes.corpora.document_list import Originals
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec, encoder_here
 from indexes.encoding.runtimes import Backend, check_backend

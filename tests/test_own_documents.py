@@ -13,8 +13,9 @@ import pytest
 
 from indexes.commands.build import build_index
 from indexes.corpora import documents
+from indexes.corpora.cutting import MOST, cut
 from indexes.corpora.document_worker import read
-from indexes.corpora.documents import MOST, DocumentsConfig, cut
+from indexes.corpora.documents import DocumentsConfig
 from indexes.corpora.read_corpus import take_in
 from indexes.corpora.readers import Problem, count_rows, open_source
 from indexes.folder.manifest import read_index_manifest
@@ -237,7 +238,7 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
     expected |= {"loop": "link", "secret.txt": "link", r"caf\udce9.txt": "name", "zz.txt": "repeated"}
     assert kinds == expected
     assert source.documents
-    assert [one.path for one in source.documents.found if one.bytes and not one.sha256] == ["huge.txt"], "not hashed"
+    assert [one.path for one in source.documents.gave if one.bytes and not one.sha256] == ["huge.txt"], "not hashed"
     assert [item.text for _, item in found if isinstance(item, Passage)] == ["A cover sheet.", "The last one."]
     taken = take_in(source, store, 0.0)
     said = capsys.readouterr().err

@@ -13,6 +13,7 @@ import json
 import math
 import re
 import runpy
+import signal
 import sys
 import zipfile
 import zlib
@@ -81,6 +82,8 @@ class Read:
 def main() -> None:
     _SHARED["limit"](RLIMIT_AS=int(sys.argv[1]) << 20, RLIMIT_FSIZE=0, RLIMIT_CORE=0, RLIMIT_NPROC=0)
     while (frame := _SHARED["read"](sys.stdin.buffer)) is not None:
+        if hasattr(signal, "alarm"):  # whoever asks may have been killed
+            signal.alarm(int(sys.argv[2]))
         text = json.dumps(vars(read(**json.loads(frame))), ensure_ascii=False)
         whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # a glyph may be half a character
         _SHARED["write"](sys.stdout.buffer, whole.encode())
@@ -312,7 +315,7 @@ def _lines(page: Any, number: int) -> Iterator[Line]:
     from pypdfium2 import raw
 
     textpage, font = page.get_textpage(), ctypes.create_string_buffer(128)
-    text, line, sizes, last = textpage.raw, None, list[float](), 0  # the handle itself: asked for its boxes all the time
+    text, line, sizes, last = textpage.raw, None, list[float](), 0
 
     def is_bold(at: int) -> bool:
         raw.FPDFText_GetFontInfo(text, at, font, len(font), None)

@@ -13,59 +13,44 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import sys
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, overload
 
 from pydantic import Field, TypeAdapter
 
-from indexes.corpora.wikipedia import WORDS
+from indexes.corpora.cutting import FORM, cut, own_chunker
+from indexes.corpora.document_list import Document, Earlier, Listing, Readings, Trouble
 from indexes.rows.passage_store import DOCUMENTS, PassageStore
-from indexes.web.extraction import BoundedProcess
+from indexes.web.extraction import START_SECONDS, BoundedProcess
 from steprag.config.sections import Positive, Section
 from steprag.console.progress import Progress, say
 from steprag.engines.threads import usable_cores
-from steprag.errors import ConfigError, quoted
-from steprag.extras import code_hash, function_at, need
+from steprag.extras import need
 from steprag.records.json_text import decoded
-from steprag.records.jsonl import file_hash, read_records, write_records
+from steprag.records.jsonl import file_hash
 from steprag.types import Passage
 
 WORKER = Path(__file__).with_name("document_worker.py")
-FORM = 1
-"""Of reading and cutting: another number reads every document anew."""
 KINDS = {".pdf": "pdf", ".docx": "docx", ".pptx": "slides", ".odt": "opendocument", ".odp": "opendocument",
          ".epub": "epub", ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown", ".markdown": "markdown",
          ".txt": "text"}  # fmt: skip
 """Kinds by ending."""
 PACKAGES = {"pdf": ("pypdfium2",), "docx": ("mammoth", "lxml"), "markdown": ("markdown_it", "lxml"), "text": ()}
 """Import names of what reads a kind; lxml reads the others."""
-MOST = WORDS * 5 // 4
-"""Words of a passage, about: a longer section is cut into equal parts."""
-_PREFERRED = WORDS / 5
-"""Words that a cut may stand off its place to fall between two paragraphs."""
-_WINDOW = 32
-"""Documents whose passages wait in memory."""
+_WINDOW, _WAITING = 32, 64 << 20
+"""Documents whose passages wait in memory, and about the bytes of their files."""
 _UNSURE = frozenset(("slow", "died", "changed"))
 """Kinds of problems that another try may not have."""
-_NO_BLANKS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u9fff"
-_WORD = re.compile(rf"[{_NO_BLANKS}]{{1,2}}|[^\s{_NO_BLANKS}]+")
-"""A word; of scripts without blanks two letters count as one."""
-_END = re.compile(r"(\S*[.!?…]+[\"'”’)\]]*)\s+(?=[^a-z\s])|[。！？]+[」』”’）]*")
-_SHORT = re.compile(r"\W*([^\W\d_]|Dr|Mr|Mrs|Ms|Prof|St|No|Nr|Art|Abs|vs|cf|pp|Fig|ca|bzw)\.")
-"""What ends with a full stop and ends no sentence."""
-Block = tuple[str, int, str]
-"""Part of a document: its role ("h" a heading, "p" a paragraph, "r" a row of a table), page (0: none) and text."""
-Trouble = tuple[str, int, str]
-"""A problem's kind, its page (0: the whole file) and what is said of it."""
+_TICK, _COARSE = 20_000_000, 2_000_000_000
+"""Nanoseconds in which a file that is written twice may keep its time; where a system counts whole seconds."""
 
 
 class DocumentsConfig(Section):
@@ -87,35 +72,6 @@ class Told(NamedTuple):
 _TOLD = TypeAdapter(Told)
 
 
-_PART: dict[str, type] = {"text": str, "title": str, "page": int}
-LONGEST = 20_000
-"""Characters of a text that a user's chunker may make."""
-
-
-@dataclass
-class Document:
-    """A file, and what it gave: a line of `documents.jsonl`, in the order of the passages. `repeated`: passages that an
-    earlier one had. `read`: not taken over from an earlier index.
-    """
-
-    path: str
-    bytes: int = 0
-    mtime_ns: int = 0
-    sha256: str = ""
-    form: int = FORM
-    pages: int = 0
-    passages: int = 0
-    repeated: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    problems: list[Trouble] = field(default_factory=list)
-    read: bool = True
-    extra: dict[str, Any] = field(default_factory=dict)
-
-    def is_as(self, other: Document | None) -> bool:
-        """Whether its size and time are those of a document that was read."""
-        return other is not None and (self.bytes, self.mtime_ns) == (other.bytes, other.mtime_ns) != (0, 0)
-
-
 class Documents:
     """The documents of a corpus; `known` is an index folder that may have been built of them before."""
 
@@ -123,114 +79,162 @@ class Documents:
         """Raises ModuleNotFoundError where a package is missing that one of the files is read with."""
         self._root, self._config, self._known = corpus if corpus.is_dir() else corpus.parent, config, known
         self._cut, self._form = (cut, FORM) if config.chunker is None else own_chunker(config.chunker)
-        self.others, self._workers, self._gave = Counter[str](), threading.local(), list[Document]()
-        self.found = [Document(corpus.name)] if corpus.is_file() else sorted(self._found(), key=lambda one: one.path)
-        for one in self.found:
-            one.form = self._form
-        for kind in {KINDS[Path(one.path).suffix.lower()] for one in self.found if not one.problems}:
+        self.others, self._workers = Counter[str](), threading.local()
+        self._troubles: dict[str, Trouble] = {}
+        self.gave = Listing()
+        """What each document was and gave."""
+        self.kept: Path | None = None
+        """A file for what was read (`document_list.READ`), with which a killed build goes on."""
+        self.paths: list[str] = [corpus.name] if corpus.is_file() else sorted(self._found())
+        for kind in {KINDS[_ending(path)] for path in self.paths if path not in self._troubles}:
             for package in PACKAGES.get(kind, ("lxml",)):
                 need(package)
-        kept = known / DOCUMENTS if known else None
-        self._before = {one.path: one for one in read_records(kept, Document)} if kept and kept.is_file() else {}
 
-    def _found(self) -> Iterator[Document]:
-        """Files below the root; hidden ones are passed over, and links are not followed."""
-        failed: list[OSError] = []
-        for folder, inner, names in os.walk(self._root, onerror=failed.append):
-            inner[:] = [name for name in inner if not name.startswith(".")]
-            links = [name for name in inner if Path(folder, name).is_symlink()]
-            for path in (Path(folder, name) for name in (*links, *names) if not name.startswith((".", "~$"))):
-                raw = path.relative_to(self._root).as_posix()
-                one = Document(_as_text(raw))
-                if path.is_symlink():
-                    one.problems.append(("link", 0, "is a link: put what it leads to in its place"))
-                elif path.suffix.lower() not in KINDS or not path.is_file():
-                    self.others[path.suffix.lower() or "without an ending"] += 1
-                    continue
-                elif one.path != raw:
-                    one.problems.append(("name", 0, "has a name that is no UTF-8: rename it"))
-                yield one
-        for error in failed:
-            problem = ("unreadable", 0, f"cannot be opened: {error.strerror}")
-            yield Document(_as_text(os.path.relpath(os.fsdecode(error.filename), self._root)), problems=[problem])
+    def _found(self) -> Iterator[str]:
+        """Paths of files below the root; hidden ones are passed over, and links are not followed."""
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            try:
+                with os.scandir(self._root / folder) as entries:
+                    for entry in entries:
+                        path, trouble = f"{folder}{entry.name}", None
+                        if entry.name.startswith((".", "~$")):
+                            continue
+                        if entry.is_symlink():
+                            trouble = "link", 0, "is a link: put what it leads to in its place"
+                        elif entry.is_dir(follow_symlinks=False):
+                            folders.append(f"{path}/")
+                            continue
+                        elif _ending(path) not in KINDS:
+                            self.others[_ending(path) or "without an ending"] += 1
+                            continue
+                        elif not entry.is_file(follow_symlinks=False):
+                            trouble = "type", 0, "is a pipe, a socket or a device: put a file in its place"
+                        elif _as_text(path) != path:
+                            trouble = "name", 0, "has a name that is no UTF-8: rename it"
+                        yield self._named(path, trouble)
+            except OSError as error:
+                yield self._named(folder.rstrip("/") or ".", ("unreadable", 0, f"cannot be opened: {error.strerror}"))
+
+    def _named(self, path: str, trouble: Trouble | None) -> str:
+        path = _as_text(path)
+        if trouble:
+            self._troubles[path] = trouble
+        return path
 
     @property
-    def files(self) -> tuple[str, ...]:
+    def files(self) -> Sequence[str]:
         """Paths of all documents, in the order of `items`."""
-        return tuple(str(self._root / one.path) for one in self.found)
+        return _Files(self._root, self.paths)
+
+    @property
+    def identity(self) -> str:
+        """SHA-256 over names and contents, bounds and form. A file that has kept its size and times is not hashed."""
+        return self._looked[0]
 
     @cached_property
-    def identity(self) -> str:
-        """SHA-256 over names and contents, bounds and form. A file that has kept its size and time is not hashed."""
+    def _looked(self) -> tuple[str, Listing]:
+        """The identity; and the documents, before any is read."""
         whole = hashlib.sha256(f"{self._form} {self._config.model_dump_json(exclude_none=True)}".encode())
-        for one in self.found:
-            if not one.problems:
-                self._look(one)
+        looked, earlier = Listing(), Earlier(self._known)
+        for path in self.paths:
+            one, before = Document(path, form=self._form), earlier.get(path)
+            if path in self._troubles:
+                one.problems.append(self._troubles[path])
+            else:
+                self._look(one, before[0] if before else None)
             whole.update(json.dumps([one.path, one.sha256, one.problems]).encode())
-        return whole.hexdigest()
+            looked.add(one)
+        return whole.hexdigest(), looked
 
-    def _look(self, one: Document) -> None:
-        path, before = self._root / one.path, self._before.get(one.path)
+    def _look(self, one: Document, before: Document | None) -> None:
+        path = self._root / one.path
         try:
-            facts = path.stat()
-            one.bytes, one.mtime_ns = facts.st_size, facts.st_mtime_ns
+            _measure(one, path)
             if one.bytes > self._config.megabytes << 20:
                 said = f"has {one.bytes >> 20:,} MiB: --documents.megabytes raises the bound"
                 one.problems.append(("large", 0, said))
+            elif before and before.sha256 and one.is_as(before):
+                one.sha256 = before.sha256
             else:
-                one.sha256 = before.sha256 if before and one.is_as(before) else file_hash(path)
+                fresh = (_TICK if one.ctime_ns % 10**9 else _COARSE) - (time.time_ns() - one.ctime_ns)
+                if 0 < fresh <= _COARSE:  # what is written from now on has another time
+                    time.sleep(fresh / 1e9)
+                    _measure(one, path)
+                one.sha256 = file_hash(path)
         except OSError as error:
             one.problems.append(("unreadable", 0, f"cannot be opened: {error.strerror}"))
 
     def items(self) -> Iterator[tuple[int, int, Passage | Trouble]]:
         """Document (its position), page, and each passage and problem in order."""
-        seen: dict[bytes, str] = {}
-        _ = self.identity
-        self._gave = [replace(one, problems=[*one.problems]) for one in self.found]
-        first, rows = dict[str, int](), 0
-        for one in self._before.values():
-            first[one.path], rows = rows, rows + one.passages
-        workers: list[BoundedProcess] = []
-        with ExitStack() as stack, Progress("read", len(self._gave), "documents") as progress:
-            store = stack.enter_context(PassageStore(self._known)) if self._before and self._known else None
+        self.gave = Listing()
+        with Readings(self.kept) as readings, Progress("read", len(self.paths), "documents") as progress:
+            for number, (one, passages) in enumerate(self._given(readings)):
+                yield from ((number, page, (kind, page, said)) for kind, page, said in one.problems)
+                for passage in passages:
+                    if (other := readings.first(passage)) != passage.id:
+                        one.repeated += 1
+                        yield number, 0, ("repeated", 0, f"{passage.id} says the same as {other}")
+                    else:
+                        one.passages += 1
+                        yield number, 0, passage
+                self.gave.add(one)
+                progress.advance(1)
+
+    def _given(self, readings: Readings) -> Iterator[tuple[Document, list[Passage]]]:
+        """Each document and its passages: as before where it stands as before, else read, some of them ahead."""
+        earlier, workers = Earlier(self._known), list[BoundedProcess]()
+        waiting = deque[tuple[Document, list[Passage] | Future[list[Passage]]]]()
+        with ExitStack() as stack:
+            store = stack.enter_context(PassageStore(self._known)) if self._known and earlier.any else None
             stack.callback(lambda: [worker.end() for worker in workers])
             pool = stack.enter_context(ThreadPoolExecutor(usable_cores()))
+            stack.callback(lambda: [worker.kill() for worker in workers])
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
 
-            def given(one: Document) -> list[Passage]:
-                before = self._before.get(one.path)
-                if store and before and not one.problems and self._stands(one, before):
-                    start = first[one.path]
-                    return [store.read(row) for row in range(start, start + before.passages)]
-                return [] if one.problems else self._read(one, workers)
+            def ended() -> tuple[Document, list[Passage]]:
+                one, given = waiting.popleft()
+                if isinstance(given, Future):
+                    given = given.result()
+                    if self.kept:
+                        readings.put(one, given)
+                return one, given
 
-            for begin in range(0, len(self._gave), _WINDOW):
-                window = self._gave[begin : begin + _WINDOW]
-                for number, (one, passages) in enumerate(zip(window, pool.map(given, window), strict=True), begin):
-                    yield from ((number, page, (kind, page, said)) for kind, page, said in one.problems)
-                    for passage in passages:
-                        words = " ".join(passage.text.casefold().split())
-                        key = hashlib.blake2b(words.encode(), digest_size=16).digest()
-                        if (other := seen.setdefault(key, passage.id)) != passage.id:
-                            one.repeated += 1
-                            yield number, 0, ("repeated", 0, f"{passage.id} says the same as {other}")
-                        else:
-                            one.passages += 1
-                            yield number, 0, passage
-                    progress.advance(1)
+            for one in self._looked[1]:
+                there = self._there(one, earlier.get(one.path), store, readings)
+                waiting.append((one, pool.submit(self._read, one, workers) if there is None else there))
+                while len(waiting) >= _WINDOW or sum(each.bytes for each, _ in waiting) > _WAITING:
+                    yield ended()
+            while waiting:
+                yield ended()
+
+    def _there(
+        self, one: Document, found: tuple[Document, int] | None, store: PassageStore | None, readings: Readings
+    ) -> list[Passage] | None:
+        """Passages of a document that need not be read: it cannot be, or was by an earlier index or a killed build."""
+        if one.problems:
+            return []
+        if store and found and self._stands(one, found[0]):
+            one.read = False
+            return [store.read(row) for row in range(found[1], found[1] + found[0].passages)]
+        kept = readings.get(one.path) if self.kept else None
+        return kept[1] if kept and self._stands(one, kept[0]) else None
 
     def _stands(self, one: Document, before: Document) -> bool:
         """Takes over what a document gave before, where its content is the same and all that it gave is at hand."""
         unsure = before.repeated or any(kind in _UNSURE for kind, _, _ in before.problems)
         if unsure or (one.sha256, self._form) != (before.sha256, before.form):
             return False
-        one.pages, one.dropped, one.problems, one.read = before.pages, before.dropped, before.problems, False
+        one.pages, one.dropped, one.problems = before.pages, before.dropped, before.problems
         return True
 
     def _read(self, one: Document, workers: list[BoundedProcess]) -> list[Passage]:
         """A document's passages, by the worker of this thread."""
         path = self._root / one.path
         if not hasattr(self._workers, "own"):
-            command = (sys.executable, "-I", "-X", "utf8", str(WORKER), str(self._config.memory_mb))
+            bounds = str(self._config.memory_mb), str(int(self._config.seconds + START_SECONDS) + 1)
+            command = (sys.executable, "-I", "-X", "utf8", str(WORKER), *bounds)
             self._workers.own = BoundedProcess(command, self._config.seconds)
             workers.append(self._workers.own)
         asked = {"path": str(path.absolute()), "kind": KINDS[path.suffix.lower()]}
@@ -245,8 +249,12 @@ class Documents:
             told = Told(0, [], {}, [trouble])
         one.pages, one.dropped, one.problems = told.pages, told.dropped, told.problems
         passages = list(self._cut(told.blocks, one.path))
-        facts = path.stat() if path.is_file() else None
-        if facts is None or not one.is_as(Document("", facts.st_size, facts.st_mtime_ns)):
+        now = Document(one.path)
+        try:
+            _measure(now, path)
+        except OSError:  # it is gone
+            now.ctime_ns = 0
+        if not one.is_as(now):
             one.problems, passages = [("changed", 0, "changed while it was read: run the command again")], []
         elif not passages and not one.problems:
             one.problems = [("empty", 0, "holds no text")]
@@ -254,14 +262,15 @@ class Documents:
 
     def finish(self, folder: Path) -> None:
         """Writes what was read into an index folder, and says it."""
-        write_records(folder / DOCUMENTS, self._gave)
-        dropped = sum((Counter(one.dropped) for one in self._gave), Counter[str]())
-        dropped["repeated passages"] = sum(one.repeated for one in self._gave)
+        self.gave.write(folder / DOCUMENTS)
+        dropped, repeated, pages, as_before = Counter[str](), 0, 0, 0
+        for one in self.gave:
+            dropped.update(one.dropped)
+            repeated, pages, as_before = repeated + one.repeated, pages + one.pages, as_before + (not one.read)
+        dropped["repeated passages"] = repeated
         left_out = ", ".join(f"{name} {count:,}" for name, count in dropped.items() if count)
-        as_before = sum(not one.read for one in self._gave)
         before = f" ({as_before:,} as before)" if as_before else ""
-        pages = sum(one.pages for one in self._gave)
-        say(f"index: documents: {len(self._gave):,}{before}{f', of {pages:,} pages' if pages else ''}"
+        say(f"index: documents: {len(self.paths):,}{before}{f', of {pages:,} pages' if pages else ''}"
             f"{'; left out: ' if left_out else ''}{left_out}")  # fmt: skip
         if self.others:
             named = ", ".join(f"{ending} {count:,}" for ending, count in self.others.most_common(5))
@@ -272,122 +281,37 @@ def read_document(path: Path, config: DocumentsConfig) -> tuple[Document, list[P
     """What one file was and gave. Raises ModuleNotFoundError where a package is missing."""
     documents = Documents(path, config)
     passages = [value for _, _, value in documents.items() if isinstance(value, Passage)]
-    return documents._gave[0], passages
+    return next(iter(documents.gave)), passages
 
 
-class Originals:
-    """The documents that an index folder was built of, as far as they stand where they stood."""
+class _Files(Sequence[str]):
+    """Paths below a root, made when they are asked for."""
 
-    def __init__(self, folder: Path, corpus: str) -> None:
-        path = Path(corpus)
-        self._folder, self._root = folder, path if path.is_dir() else path.parent
+    def __init__(self, root: Path, paths: list[str]) -> None:
+        self._root, self._paths = root, paths
 
-    @cached_property
-    def _known(self) -> dict[str, tuple[int, int, str]]:
-        """By path, the size, time and hash of what was read."""
-        file = self._folder / DOCUMENTS
-        read = read_records(file, Document) if file.is_file() else ()
-        return {one.path: (one.bytes, one.mtime_ns, one.sha256) for one in read if one.passages}
+    def __len__(self) -> int:
+        return len(self._paths)
 
-    def document(self, passage_id: str, *, checked: bool = False) -> Path | None:
-        """As `steprag.agent.retriever.Documented`: a stranger's index leads to no file whose hash it does not have."""
-        name = passage_id.rpartition("#")[0]
-        size, changed, sha256 = self._known.get(name, (0, 0, ""))
-        path = self._root / name
-        if not sha256 or path.suffix.lower() not in KINDS or not path.is_file():
-            return None
-        facts = path.stat()
-        if facts.st_size != size or not path.resolve().is_relative_to(self._root.resolve()):
-            return None
-        same = not checked or facts.st_mtime_ns == changed or file_hash(path) == sha256
-        return path if same else None
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        if isinstance(at, slice):
+            return [str(self._root / path) for path in self._paths[at]]
+        return str(self._root / self._paths[at])
 
 
-def cut(blocks: Iterable[Block], path: str) -> Iterator[Passage]:
-    """A document's blocks as passages of `MOST` words or a little more. A heading begins a passage, and sentences and
-    rows of tables stay whole where they are no longer than one.
-    """
-    blocks = list(blocks)
-    if all(role == "h" for role, _, _ in blocks):
-        blocks = [("p", page, text) for _, page, text in blocks]
-    made, heading, section = 0, "", list[tuple[str, int, str]]()
-    for role, page, text in [*blocks, ("h", 0, "")]:
-        if role != "h":
-            section.append((role, page, text))
-            continue
-        for begins, passage in _equal_parts(section):
-            made += 1
-            title = ", ".join(filter(None, (Path(path).name, f"p. {begins}" if begins else "", heading)))
-            yield Passage(f"{path}#{made}", title, passage)
-        section, heading = [], text if len(text) <= 120 else f"{text[:119]}…"
+def _measure(one: Document, path: Path) -> None:
+    facts = path.stat()
+    one.bytes, one.mtime_ns, one.ctime_ns = facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
-def own_chunker(place: str) -> tuple[Callable[[Iterable[Block], str], Iterator[Passage]], int]:
-    """A user's `chunk(blocks, path)` in place of `cut`, and a form of its own by its code: another one reads every
-    document anew. It returns rows: a text, or an object with `text` and, where it likes, `title` and `page`.
-
-    Raises ConfigError, also while it cuts, for what it raises and for rows of another shape.
-    """
-    function, form = function_at(place, "documents.chunker"), int(code_hash(place, "documents.chunker")[:12], 16)
-
-    def chunked(blocks: Iterable[Block], path: str) -> Iterator[Passage]:
-        try:
-            rows = [*function([*blocks], path)]
-        except Exception as error:  # whatever a stranger's code raises
-            told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise ConfigError(f"documents.chunker: {place} fails on {path}: {told}") from error
-        for number, row in enumerate(rows, 1):
-            part: Any = {"text": row} if isinstance(row, str) else row
-            typed = isinstance(part, dict) and all(type(value) is _PART.get(key) for key, value in part.items())
-            if not typed or not 0 < len(part.get("text", "").strip()) <= LONGEST:
-                raise ConfigError(f"documents.chunker: {place} returned {quoted(row)} as row {number} of {path}: give "
-                                  f"texts of 1 to {LONGEST:,} characters, or {{text, title, page}}")  # fmt: skip
-            page = f"p. {part['page']}" if part.get("page") else ""
-            title = ", ".join(filter(None, (Path(path).name, page, part.get("title"))))
-            yield Passage(f"{path}#{number}", title, part["text"].strip())
-
-    return chunked, form
-
-
-def _equal_parts(section: list[tuple[str, int, str]]) -> Iterator[tuple[int, str]]:
-    """Page and text of the parts of a section, cut where the fewest words stand between an equal part and a
-    paragraph's or sentence's end.
-    """
-    units: list[tuple[int, int, str, str]] = []  # words so far, page, text, what parts it from the next one
-    so_far = 0
-    for role, page, text in section:
-        pieces = [piece for sentence in ([text] if role == "r" else _sentences(text)) for piece in _short(sentence)]
-        for number, piece in enumerate(pieces, 1):
-            so_far += len(_WORD.findall(piece))
-            units.append((so_far, page, piece, "\n" if number == len(pieces) else " "))
-    parts, start = -(-so_far // MOST), 0
-    for part in range(1, parts + 1):
-        wanted = so_far * part / parts
-        end = min(range(start, len(units)), default=start,
-                  key=lambda at: abs(units[at][0] - wanted) - _PREFERRED * (units[at][3] == "\n")) + 1  # fmt: skip
-        end = len(units) if part == parts else end
-        if end > start:
-            yield units[start][1], "".join(f"{text}{after}" for _, _, text, after in units[start:end]).strip()
-        start = end
-
-
-def _sentences(text: str) -> Iterator[str]:
-    start = 0
-    for found in _END.finditer(text):
-        if not (found[1] and _SHORT.fullmatch(found[1])):
-            yield text[start : found.end()].strip()
-            start = found.end()
-    if rest := text[start:].strip():
-        yield rest
-
-
-def _short(sentence: str) -> Iterator[str]:
-    """The sentence, in pieces of `MOST` words where it is longer."""
-    begins = [found.start() for found in _WORD.finditer(sentence)][::MOST] or [0]
-    for start, end in zip(begins, [*begins[1:], len(sentence)], strict=True):
-        yield sentence[start:end].strip()
+def _ending(path: str) -> str:
+    return os.path.splitext(path)[1].lower()
 
 
 def _as_text(path: str) -> str:
     """A path with bytes that are no UTF-8 written out."""
-    return path.encode("utf-8", "backslashreplace").decode()
+    return path if path.isascii() else path.encode("utf-8", "backslashreplace").decode()

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from indexes.corpora.document_list import READ
 from indexes.corpora.readers import FORMAT, Problem, Source
 from indexes.rows.passage_store import SKIPPED, PassageStore, drop_rows, write_passages
 from steprag.console.progress import Progress, say
@@ -83,6 +84,8 @@ def take_in(source: Source, folder: Path, max_skipped: float, *, keep_empty: boo
     with (folder / SKIPPED).open("wb") as listed, tempfile.TemporaryDirectory(prefix=".ids.", dir=folder) as shares:
         bounds = (1.0, "places") if source.documents else (max_skipped, "lines")
         skipping = _Skipping(listed, *bounds)
+        if source.documents:
+            source.documents.kept = folder / READ
         rows = write_passages(folder, _passages(source, skipping, Path(shares), keep_empty))
         duplicates = _duplicates(folder, Path(shares))
         with PassageStore(folder) as store:

@@ -7,7 +7,7 @@ but for one JSON value that holds all of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Source:
     """
 
     name: str
-    files: tuple[str, ...]
+    files: Sequence[str]
     identity: Callable[[], str]
     items: Callable[[], Iterator[Item]]
     documents: Documents | None = None
@@ -87,6 +87,8 @@ def open_source(corpus: str, config: DocumentsConfig | None = None, known: Path 
     if corpus.startswith(HUB):
         return hub_source(corpus)
     path = existing(steprag.atlas.path("corpus") if corpus == ATLAS else corpus, "corpus")
+    if not (path.is_dir() or path.is_file()):
+        raise ConfigError(f"{path} is a pipe, a socket or a device; a corpus is read twice: give a file or a folder")
     paths = [path]
     if path.is_dir():
         paths = sorted(file for file in path.iterdir() if file.name.endswith(FOLDER_FILES))
@@ -107,7 +109,7 @@ def open_source(corpus: str, config: DocumentsConfig | None = None, known: Path 
 
 def _documents(path: Path, config: DocumentsConfig, known: Path | None) -> Source:
     found = Documents(path, config, known)
-    if not found.found:
+    if not found.paths:
         endings = f"no corpus files ({', '.join(FOLDER_FILES)}) and no documents ({', '.join(KINDS)})"
         raise ConfigError(f"{path} holds {endings}; turn others into one of these first")
 

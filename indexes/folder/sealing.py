@@ -21,6 +21,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from indexes.corpora.document_list import READ
 from indexes.encoding.encoders import EncoderSpec
 from indexes.folder.manifest import (
     BUILT,
@@ -148,7 +149,7 @@ def _prepare(folder: Path, state: dict[str, Any]) -> None:
         for left in folder.iterdir():
             if left.is_dir():
                 shutil.rmtree(left)
-            elif left.name != LOCK:
+            elif left.name not in (LOCK, READ):  # what was read is as its document still is, or read anew
                 left.unlink()
         write_json(folder / STATE, state)
 

@@ -64,6 +64,11 @@ class BoundedProcess:
             self.end()
         return reply
 
+    def kill(self) -> None:
+        """Ends an answer that another thread waits for."""
+        if process := self._process:
+            process.kill()
+
     def _kill_late(self, process: subprocess.Popen[bytes]) -> None:
         self.late = True
         process.kill()
