@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import socket
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -12,14 +15,16 @@ import numpy as np
 import pytest
 
 from indexes.commands.build import build_index
+from indexes.config import IndexConfig
 from indexes.corpora import documents
 from indexes.corpora.cutting import MOST, cut
+from indexes.corpora.document_list import Originals
 from indexes.corpora.document_worker import read
 from indexes.corpora.documents import DocumentsConfig
 from indexes.corpora.read_corpus import take_in
 from indexes.corpora.readers import Problem, count_rows, open_source
 from indexes.folder.manifest import read_index_manifest
-from indexes.rows.passage_store import PassageStore
+from indexes.rows.passage_store import DOCUMENTS, OFFSETS, PASSAGES, PassageStore
 from indexes.rows.vector_file import VECTORS, VectorFile
 from steprag.errors import ConfigError, DataError
 from steprag.types import Passage
@@ -189,10 +194,15 @@ def test_headings_pages_and_tables_reach_the_passages(
     assert count_rows(open_source(str(tmp_path / "deep" / name))) == (len(expected), True)
 
 
-def lying(content: bytes) -> bytes:
-    """A ZIP whose first file says that it unpacks to 2 GiB."""
-    at = content.index(b"PK\1\2") + 24
-    return content[:at] + (2**31 - 1).to_bytes(4, "little") + content[at + 4 :]
+def lying(content: bytes, says: int = 2**31 - 1, place: int = 24) -> bytes:
+    """A ZIP whose first file says that it unpacks to 2 GiB; or anything else, at a place of its entry."""
+    at = content.index(b"PK\1\2") + place
+    return content[:at] + says.to_bytes(4, "little") + content[at + 4 :]
+
+
+_LAUGHS = "".join(f"<!ENTITY {name} '{f'&{before};' * 20}'>" for before, name in zip("abcdefg", "bcdefgh", strict=True))
+LAUGHS = f"<!DOCTYPE x [<!ENTITY a '{'ha' * 30_000}'>{_LAUGHS}]><x>&h;</x>"
+"""Entities of entities: 70 TB."""
 
 
 TROUBLES = {
@@ -210,6 +220,12 @@ TROUBLES = {
     "menu.html": (b"<nav>Home</nav>", "empty"),
     "bomb.docx": (lying(DOCX), "large"),
     "many.epub": (zipped(**{str(number): "" for number in range(10_001)}), "large"),
+    "small.odt": (lying(zipped(**{"content.xml": ODT * 9}), 40), "torn"),
+    "inner.docx": (zipped(**{"inner.docx": DOCX.decode("latin-1")}), "type"),
+    "laughs.docx": (zipped(**{"word/document.xml": LAUGHS}), "torn"),
+    "key.odt": (lying(zipped(**{"content.xml": ODT}), 1, place=8), "encrypted"),
+    "page.pdf": (HTML, "type"),
+    "pages.pdf": (pdf(lines("Said.")).replace(b"/Count 1/", b"/Count 9999/"), "torn"),
     "drm.epub": (zipped(**BOOK, **{"META-INF/encryption.xml": "<x URI='in/a.xhtml'/>"}), "encrypted"),
     "entities.odt": (zipped(**{"content.xml": "<!DOCTYPE x [<!ENTITY a SYSTEM 'file:///etc/passwd'>]><x><p>&a;</p></x>"}),
                      "empty"),
@@ -229,6 +245,9 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
     Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.txt")).write_text("coffee")
     (folder / "z.txt").write_text("The last one.")
     (folder / "zz.txt").write_text("the  last one.")
+    os.mkfifo(folder / "pipe.pdf")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(folder / "socket.txt"))
     (folder / "picture.png").write_bytes(b"\x89PNG")
     (folder / ".hidden.txt").write_text("hidden")
     source = open_source(str(folder), DocumentsConfig(megabytes=1))
@@ -236,18 +255,21 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
     kinds = {name: item.kind for name, item in found if isinstance(item, Problem)}
     expected = {name: kind for name, (_, kind) in TROUBLES.items()}
     expected |= {"loop": "link", "secret.txt": "link", r"caf\udce9.txt": "name", "zz.txt": "repeated"}
+    expected |= {"pipe.pdf": "type", "socket.txt": "type"}
     assert kinds == expected
     assert source.documents
     assert [one.path for one in source.documents.gave if one.bytes and not one.sha256] == ["huge.txt"], "not hashed"
     assert [item.text for _, item in found if isinstance(item, Passage)] == ["A cover sheet.", "The last one."]
     taken = take_in(source, store, 0.0)
     said = capsys.readouterr().err
-    assert (taken.rows, taken.skipped["type"], taken.skipped["scanned"]) == (2, 5, 1)
-    assert "index: documents: 22, of 4 pages; left out: blocks of navigation 1, repeated passages 1\n" in said
+    assert (taken.rows, taken.skipped["type"], taken.skipped["scanned"]) == (2, 9, 1)
+    assert "index: documents: 30, of 10,003 pages; left out: blocks of navigation 1, repeated passages 1\n" in said
     assert "files of other types are not read: .png 1" in said
     assert "2 of 3 pages, from p. 2 on, are pictures without text" in (store / "skipped.jsonl").read_text()
     with pytest.raises(DataError, match="lines above say why no document gives any text"):
         take_in(open_source(str(folder / "torn.pdf")), store, 0.0)
+    with pytest.raises(ConfigError, match="is a pipe, a socket or a device; a corpus is read twice"):
+        open_source(str(folder / "pipe.pdf"))
     with pytest.raises(ConfigError, match=r"holds no corpus files .* and no documents .*\.pdf"):
         open_source(str(tmp_path / "none"))
 
@@ -304,6 +326,39 @@ def test_a_document_that_hangs_or_kills_its_reader_is_named(tmp_path: Path, monk
     assert said == ["/a.txt", "changed", "slow", "died", "died", "/z.txt"]
 
 
+KILLED = """
+from pathlib import Path
+from indexes.commands.build import build_index
+from indexes.config import IndexConfig
+from indexes.config import IndexConfig
+from indexes.corpora import documents
+documents.WORKER, documents.usable_cores = Path("worker.py"), lambda: 1
+build_index("docs", Path("killed"), IndexConfig(encoder="none"))
+"""
+
+
+def test_a_build_that_was_killed_goes_on_with_what_it_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(documents, "WORKER", worker := tmp_path / "worker.py")
+    (docs := tmp_path / "docs").mkdir()
+    for name in ("a", "b", "kills", "z"):
+        (docs / f"{name}.txt").write_text(name)
+    worker.write_text(WORKER.replace("os._exit(9)", "time.sleep(1); os.kill(os.getppid(), 9)"))
+    root = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    assert subprocess.run([sys.executable, "-c", KILLED], env=root, check=False).returncode == -9
+    (docs / "c.txt").write_text("c")
+    for name, does in (("whole", "pass"), ("killed", "path = path.replace('a.txt', 'read anew').replace('b.txt', '')")):
+        worker.write_text(WORKER.replace('if "kills.txt" in path: os._exit(9)', does))
+        build_index("docs", tmp_path / name, IndexConfig(encoder="none"))
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert {path.name for path in whole.iterdir()} == {path.name for path in killed.iterdir()}
+    for name in (PASSAGES, OFFSETS, DOCUMENTS):
+        assert (whole / name).read_bytes() == (killed / name).read_bytes()
+    originals = Originals(killed, str(docs))
+    assert [originals.document(f"{name}.txt#1") for name in "abcz"] == [docs / f"{name}.txt" for name in "abcz"]
+    assert [originals.document(f"{name}#1") for name in ("", "0", "a.txt0", "zz.txt")] == [None] * 4
+
+
 def test_passages_end_with_sentences_and_are_of_one_size() -> None:
     said = [f"Dr. Ada Lovelace wrote note {n} on the engine of Mr. Babbage in May 1843, it is good." for n in range(40)]
     passages = list(cut([("h", 1, "Notes"), ("p", 1, " ".join(said[:33])), ("p", 3, " ".join(said[33:]))], "a/b.pdf"))
@@ -342,7 +397,9 @@ def test_an_update_reads_and_encodes_what_changed(
     capsys.readouterr()
     build(update=True)
     assert "documents" not in capsys.readouterr().err, "its content is the same"
-    (docs / "a.txt").write_text("Badgers dig.")
+    before = (docs / "a.txt").stat()
+    (docs / "a.txt").write_text("Badgers dig.")  # as long as before, and of the same time
+    os.utime(docs / "a.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
     (docs / "d.txt").unlink()
     (docs / "0.md").write_text("# New\n\nKepler was born in Weil der Stadt.")
     with pytest.raises(ConfigError, match="of another corpus; --update brings it up to date"):

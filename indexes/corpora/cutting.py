@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -81,21 +82,27 @@ def _equal_parts(section: list[tuple[str, int, str]]) -> Iterator[tuple[int, str
     """Page and text of the parts of a section, cut where the fewest words stand between an equal part and a
     paragraph's or sentence's end.
     """
-    units: list[tuple[int, int, str, str]] = []  # words so far, page, text, what parts it from the next one
-    so_far = 0
+    units: list[tuple[int, str, str]] = []  # page, text, what parts it from the next one
+    ends, so_far = list[int](), 0  # words up to a unit's end
     for role, page, text in section:
         pieces = [piece for sentence in ([text] if role == "r" else _sentences(text)) for piece in _short(sentence)]
         for number, piece in enumerate(pieces, 1):
             so_far += len(_WORD.findall(piece))
-            units.append((so_far, page, piece, "\n" if number == len(pieces) else " "))
+            ends.append(so_far)
+            units.append((page, piece, "\n" if number == len(pieces) else " "))
     parts, start = -(-so_far // MOST), 0
     for part in range(1, parts + 1):
+        if start == len(units):
+            return
         wanted = so_far * part / parts
-        end = min(range(start, len(units)), default=start,
-                  key=lambda at: abs(units[at][0] - wanted) - _PREFERRED * (units[at][3] == "\n")) + 1  # fmt: skip
+        near = bisect_left(ends, wanted, start, len(ends) - 1)
+        far = min(abs(ends[at] - wanted) for at in (near, max(near - 1, start))) + _PREFERRED
+        around = range(bisect_left(ends, wanted - far, start), bisect_right(ends, wanted + far, start))
+        end = min(around,
+                  key=lambda at: abs(ends[at] - wanted) - _PREFERRED * (units[at][2] == "\n")) + 1  # fmt: skip
         end = len(units) if part == parts else end
         if end > start:
-            yield units[start][1], "".join(f"{text}{after}" for _, _, text, after in units[start:end]).strip()
+            yield units[start][0], "".join(f"{text}{after}" for _, text, after in units[start:end]).strip()
         start = end
 
 

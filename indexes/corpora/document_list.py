@@ -106,7 +106,13 @@ class Readings(AbstractContextManager["Readings"]):
 
     def __init__(self, path: Path | None) -> None:
         """None: a file that goes with this process. A damaged file is begun anew."""
-        self._path = path
+        self._path, self._seen = path, sqlite3.connect("", isolation_level=None)
+        for line in (
+            "PRAGMA journal_mode=OFF",
+            "CREATE TABLE seen(key BLOB PRIMARY KEY, id TEXT) WITHOUT ROWID",
+            "BEGIN",
+        ):
+            self._seen.execute(line)
         try:
             self._db = self._opened()
         except sqlite3.DatabaseError:
@@ -119,7 +125,7 @@ class Readings(AbstractContextManager["Readings"]):
         db = sqlite3.connect(self._path or "", isolation_level=None)
         for line in ("PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL",
                      "CREATE TABLE IF NOT EXISTS given(path TEXT PRIMARY KEY, document TEXT, passages BLOB)",
-                     "CREATE TEMP TABLE seen(key BLOB PRIMARY KEY, id TEXT) WITHOUT ROWID"):  # fmt: skip
+                     ):  # fmt: skip
             db.execute(line).fetchall()
         return db
 
@@ -144,9 +150,9 @@ class Readings(AbstractContextManager["Readings"]):
         words = " ".join(passage.text.casefold().split()).encode("utf-8", "surrogatepass")
         key = hashlib.blake2b(words, digest_size=16).digest()
         with self._said():
-            if self._db.execute("INSERT OR IGNORE INTO seen VALUES(?, ?)", (key, passage.id)).rowcount:
+            if self._seen.execute("INSERT OR IGNORE INTO seen VALUES(?, ?)", (key, passage.id)).rowcount:
                 return passage.id
-            return self._db.execute("SELECT id FROM seen WHERE key = ?", (key,)).fetchone()[0]
+            return self._seen.execute("SELECT id FROM seen WHERE key = ?", (key,)).fetchone()[0]
 
     @contextmanager
     def _said(self) -> Iterator[None]:
@@ -159,6 +165,7 @@ class Readings(AbstractContextManager["Readings"]):
             raise DataError(path, f"is damaged: {error}", remedy="run the command again") from None
 
     def __exit__(self, *_: object) -> None:
+        self._seen.close()
         self._db.close()
 
 

@@ -152,7 +152,9 @@ class Documents:
         path = self._root / one.path
         try:
             _measure(one, path)
-            if one.bytes > self._config.megabytes << 20:
+            if not one.bytes:
+                one.problems.append(("empty", 0, "is empty"))
+            elif one.bytes > self._config.megabytes << 20:
                 said = f"has {one.bytes >> 20:,} MiB: --documents.megabytes raises the bound"
                 one.problems.append(("large", 0, said))
             elif before and before.sha256 and one.is_as(before):

@@ -149,7 +149,7 @@ def _prepare(folder: Path, state: dict[str, Any]) -> None:
         for left in folder.iterdir():
             if left.is_dir():
                 shutil.rmtree(left)
-            elif left.name not in (LOCK, READ):  # what was read is as its document still is, or read anew
+            elif left.name != LOCK and not left.name.startswith(READ):  # what was read of a file that is as it was
                 left.unlink()
         write_json(folder / STATE, state)
 
