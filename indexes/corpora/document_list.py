@@ -23,7 +23,7 @@ from indexes.rows.passage_store import DOCUMENTS
 from indexes.rows.vector_file import no_room
 from steprag.errors import DataError
 from steprag.records.json_text import decoded
-from steprag.records.jsonl import dump_line, file_hash, from_dict, read_records, written_whole
+from steprag.records.jsonl import dump_line, file_hash, from_dict, parse_line, read_records, written_whole
 from steprag.types import Passage
 
 READ = "read.sqlite"
@@ -60,7 +60,7 @@ class Document:
         return here == there and self.ctime_ns != 0
 
 
-class Listing:
+class DocumentSpool:
     """Documents in a file that goes with this process."""
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Listing:
             shutil.copyfileobj(self._file, stream)
 
 
-class Earlier:
+class FormerDocuments:
     """The documents of an index folder, each with the row of its first passage. They are asked for by path, in the
     order of paths.
     """
@@ -190,7 +190,7 @@ class Originals:
                 high = middle
                 continue
             end = lines.find(b"\n", start) + 1 or len(lines)
-            one = from_dict(Document, decoded(lines[start:end]), self._file, 1)
+            one = from_dict(Document, parse_line(lines[start:end], self._file, 1), self._file, 1)
             if one.path == path:
                 return one
             low, high = (end, high) if one.path < path else (low, middle)

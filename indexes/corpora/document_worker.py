@@ -29,6 +29,7 @@ _SHARED = runpy.run_path(str(Path(__file__).parents[1] / "web" / "extraction_wor
 
 LONGEST = 20_000_000
 """Characters of a document's text."""
+LARGE = "large", 0, f"holds more than {LONGEST:,} characters: split it"
 MARKUP, PARTS = 256 << 20, 10_000
 """Bytes that the texts of an archive may unpack to, and files in it."""
 _ZIP, _OLE = "a ZIP archive", "an old or encrypted Office file"
@@ -76,9 +77,11 @@ def main() -> None:
     while (frame := _SHARED["read"](sys.stdin.buffer)) is not None:
         signal.setitimer(signal.ITIMER_REAL, int(sys.argv[2]))  # whoever asks may have been killed
         text = json.dumps(vars(read(**json.loads(frame))), ensure_ascii=False)
-        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")  # a glyph may be half a character
+        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()  # a glyph may be half one
+        if len(whole) > _SHARED["FRAME"]:
+            whole = json.dumps(vars(Read(problems=[LARGE]))).encode()
         signal.setitimer(signal.ITIMER_REAL, 0)
-        _SHARED["write"](sys.stdout.buffer, whole.encode())
+        _SHARED["write"](sys.stdout.buffer, whole)
 
 
 def read(path: str, kind: str) -> Read:
@@ -88,7 +91,7 @@ def read(path: str, kind: str) -> Read:
         _check_type(path, kind)
         READERS[kind](path, out)
         if sum(len(text) for _, _, text in out.blocks) > LONGEST:
-            raise Unreadable("large", f"holds more than {LONGEST:,} characters: split it")
+            return Read(problems=[LARGE])
     except Unreadable as error:
         return Read(problems=[(error.args[0], 0, error.args[1])])
     except _BROKEN as error:

@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple, overload
 from pydantic import Field, TypeAdapter
 
 from indexes.corpora.cutting import FORM, cut, own_chunker
-from indexes.corpora.document_list import Document, Earlier, Listing, Readings, Trouble
+from indexes.corpora.document_list import Document, DocumentSpool, FormerDocuments, Readings, Trouble
 from indexes.rows.passage_store import DOCUMENTS, PassageStore
 from indexes.web.extraction import START_SECONDS, BoundedProcess
 from steprag.config.sections import Positive, Section
@@ -81,7 +81,7 @@ class Documents:
         self._cut, self._form = (cut, FORM) if config.chunker is None else own_chunker(config.chunker)
         self.others, self._workers = Counter[str](), threading.local()
         self._troubles: dict[str, Trouble] = {}
-        self.gave = Listing()
+        self.gave = DocumentSpool()
         """What each document was and gave."""
         self.kept: Path | None = None
         """A file for what was read (`document_list.READ`), with which a killed build goes on."""
@@ -126,7 +126,7 @@ class Documents:
     @property
     def files(self) -> Sequence[str]:
         """Paths of all documents, in the order of `items`."""
-        return _Files(self._root, self.paths)
+        return _Paths(self._root, self.paths)
 
     @property
     def identity(self) -> str:
@@ -134,10 +134,10 @@ class Documents:
         return self._looked[0]
 
     @cached_property
-    def _looked(self) -> tuple[str, Listing]:
+    def _looked(self) -> tuple[str, DocumentSpool]:
         """The identity; and the documents, before any is read."""
         whole = hashlib.sha256(f"{self._form} {self._config.model_dump_json(exclude_none=True)}".encode())
-        looked, earlier = Listing(), Earlier(self._known)
+        looked, earlier = DocumentSpool(), FormerDocuments(self._known)
         for path in self.paths:
             one, before = Document(path, form=self._form), earlier.get(path)
             if path in self._troubles:
@@ -170,7 +170,7 @@ class Documents:
 
     def items(self) -> Iterator[tuple[int, int, Passage | Trouble]]:
         """Document (its position), page, and each passage and problem in order."""
-        self.gave = Listing()
+        self.gave = DocumentSpool()
         with Readings(self.kept) as readings, Progress("read", len(self.paths), "documents") as progress:
             for number, (one, passages) in enumerate(self._given(readings)):
                 yield from ((number, page, (kind, page, said)) for kind, page, said in one.problems)
@@ -186,7 +186,7 @@ class Documents:
 
     def _given(self, readings: Readings) -> Iterator[tuple[Document, list[Passage]]]:
         """Each document and its passages: as before where it stands as before, else read, some of them ahead."""
-        earlier, workers = Earlier(self._known), list[BoundedProcess]()
+        earlier, workers = FormerDocuments(self._known), list[BoundedProcess]()
         waiting = deque[tuple[Document, list[Passage] | Future[list[Passage]]]]()
         with ExitStack() as stack:
             store = stack.enter_context(PassageStore(self._known)) if self._known and earlier.any else None
@@ -286,7 +286,7 @@ def read_document(path: Path, config: DocumentsConfig) -> tuple[Document, list[P
     return next(iter(documents.gave)), passages
 
 
-class _Files(Sequence[str]):
+class _Paths(Sequence[str]):
     """Paths below a root, made when they are asked for."""
 
     def __init__(self, root: Path, paths: list[str]) -> None:
