@@ -17,10 +17,10 @@ import numpy as np
 
 from indexes.corpora.document_list import READ
 from indexes.corpora.readers import FORMAT, Problem, Source
-from indexes.rows.passage_store import SKIPPED, PassageStore, drop_rows, write_passages
+from indexes.rows.passage_store import PASSAGES, SKIPPED, PassageStore, drop_rows, write_passages
 from steprag.console.progress import Progress, say
 from steprag.errors import DataError, quoted
-from steprag.records.jsonl import dump_line
+from steprag.records.jsonl import PARTIAL, dump_line
 from steprag.types import Passage
 
 SHOWN = 5
@@ -81,6 +81,8 @@ def take_in(source: Source, folder: Path, max_skipped: float, *, keep_empty: boo
     Raises DataError where more than the share `max_skipped` of the lines is no passage, or where none is; of
     documents any share may be none.
     """
+    for left in folder.glob(f".{PASSAGES}.*{PARTIAL}"):  # by a kill: as large as what was read
+        left.unlink()
     with (folder / SKIPPED).open("wb") as listed, tempfile.TemporaryDirectory(prefix=".ids.", dir=folder) as shares:
         bounds = (1.0, "places") if source.documents else (max_skipped, "lines")
         skipping = _Skipping(listed, *bounds)
