@@ -23,7 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import aclosing
+from collections.abc import Callable
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,19 @@ STEPS = (
 ROUNDS = 3
 
 
-def engine(port: int, slots: int, token_ms: float) -> None:
-    """Serves the double until it is killed."""
+def capital(messages: list[dict[str, str]]) -> str:
+    """The next of the steps."""
+    prompt = messages[-1]["content"]
+    return STEPS[min(prompt.count("<query>") + prompt.count("<evidence>"), 2)]
+
+
+def engine(port: int, slots: int, token_ms: float, say: Callable[[list[dict[str, str]]], str] = capital) -> None:
+    """Serves the double until it is killed; `say` makes its replies."""
     free = asyncio.Semaphore(slots)
 
     async def complete(request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        prompt = body["messages"][-1]["content"]
-        text = STEPS[min(prompt.count("<query>") + prompt.count("<evidence>"), 2)]
+        text = say(body["messages"])
         words = [word if not place else f" {word}" for place, word in enumerate(text.split(" "))]
         usage = {"prompt_tokens": 100, "completion_tokens": len(words), "total_tokens": 100 + len(words)}
         head = {"id": "x", "object": "chat.completion", "created": 0, "model": "double"}
@@ -67,13 +73,14 @@ def engine(port: int, slots: int, token_ms: float) -> None:
             reply = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
             await reply.prepare(request)
             start = time.perf_counter()
-            for place, word in enumerate(words, 1):
-                await asyncio.sleep(max(0.0, start + place * token_ms / 1000 - time.perf_counter()))
-                choice = {"index": 0, "delta": {"content": word}, "finish_reason": None}
-                await reply.write(f"data: {json.dumps({**head, 'choices': [choice]})}\n\n".encode())
-            last = {"index": 0, "delta": {}, "finish_reason": "stop"}
-            await reply.write(f"data: {json.dumps({**head, 'choices': [last], 'usage': usage})}\n\n".encode())
-            await reply.write(b"data: [DONE]\n\n")
+            with suppress(ConnectionResetError):  # the client left
+                for place, word in enumerate(words, 1):
+                    await asyncio.sleep(max(0.0, start + place * token_ms / 1000 - time.perf_counter()))
+                    choice = {"index": 0, "delta": {"content": word}, "finish_reason": None}
+                    await reply.write(f"data: {json.dumps({**head, 'choices': [choice]})}\n\n".encode())
+                last = {"index": 0, "delta": {}, "finish_reason": "stop"}
+                await reply.write(f"data: {json.dumps({**head, 'choices': [last], 'usage': usage})}\n\n".encode())
+                await reply.write(b"data: [DONE]\n\n")
             return reply
 
     async def models(request: web.Request) -> web.Response:
