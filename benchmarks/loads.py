@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +49,8 @@ class Load:
     busy: list[float] = field(default_factory=list)
     """Processes of the machine that wanted a core, ours and others', every two seconds."""
     ended_by: str = ""
+    status: int = 1
+    """The exit code."""
 
     def row(self, what: str, value: object, bound: str = "", good: bool = True) -> None:
         """Adds a row. `bound`: what the value had to be; `good`: whether it is."""
@@ -75,14 +77,17 @@ class Load:
         """Seconds until this share of the minutes is over."""
         return share * 60 * self.minutes - self.seconds
 
-    def close(self) -> int:
-        """The exit code."""
+    def close(self) -> None:
+        """Keeps the last rows."""
         self.row("memory of all its processes at most, MiB", round(self.peak_mib), f"at most {MEMORY_MIB:,}",
                  self.peak_mib <= MEMORY_MIB)  # fmt: skip
-        self.row("processes that wanted a core, ours and others', on average", f"{sum(self.busy) / len(self.busy):.1f}")
+        self.row(
+            "processes that wanted a core, ours and others', on average",
+            f"{sum(self.busy) / max(1, len(self.busy)):.1f}",
+        )
         self.row("minutes", f"{self.seconds / 60:.1f}", "not ended from outside", not self.ended_by)
         self._keep("ended" if not self.ended_by else self.ended_by)
-        return int(any(row["held"] == "NO" for row in self.rows))
+        self.status = int(any(row["held"] == "NO" for row in self.rows))
 
     def _keep(self, status: str) -> None:
         machine = f"{os.cpu_count()} cores, Python {platform.python_version()}, niceness {os.nice(0)}"
@@ -98,6 +103,8 @@ def loading(title: str, given: argparse.Namespace) -> Iterator[Load]:
     if any(given.out.iterdir()):
         raise SystemExit(f"{given.out} is not empty; give another --out")
     os.environ.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", STEPRAG_TOKEN=TOKEN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so its children
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     os.nice(max(0, 10 - os.nice(0)))
     load = Load(title, given.out.resolve(), given.minutes)
     over = threading.Event()
@@ -107,14 +114,13 @@ def loading(title: str, given: argparse.Namespace) -> Iterator[Load]:
             mib = sum(mib_of(pid) for pid in (os.getpid(), *descendants(os.getpid())))
             load.peak_mib = max(load.peak_mib, mib)
             load.busy.append(os.getloadavg()[0])
-            disk = sum(file.lstat().st_size for file in load.folder.rglob("*") if file.exists()) >> 20
+            disk = mib_in(load.folder)
             for what, found, most in (("memory, MiB", mib, MEMORY_MIB), ("disk, MiB", disk, DISK_MIB),
                                       ("seconds", load.seconds, 60 * max(load.minutes, 5) * OVERTIME)):  # fmt: skip
                 if found > most:
                     load.ended_by = f"ended: {what} {found:.0f}, at most {most:.0f}"
                     load.say(load.ended_by)
-                    for pid in descendants(os.getpid()):
-                        os.kill(pid, signal.SIGKILL)
+                    end_all()
                     os.kill(os.getpid(), signal.SIGINT)
                     return
 
@@ -122,10 +128,21 @@ def loading(title: str, given: argparse.Namespace) -> Iterator[Load]:
     thread.start()
     try:
         yield load
+    except BaseException as error:
+        load.ended_by = load.ended_by or f"broke: {type(error).__name__} {error}"
+        raise
     finally:
         over.set()
         thread.join()
-        load.status = load.close()
+        end_all()
+        load.close()
+
+
+def end_all() -> None:
+    """Ends all processes that this one began."""
+    for pid in descendants(os.getpid()):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def mib_of(pid: int) -> float:
@@ -134,6 +151,16 @@ def mib_of(pid: int) -> float:
         return resident(pid)
     except (OSError, StopIteration):
         return 0.0
+
+
+def mib_in(folder: Path) -> float:
+    """What the files hold that are there at this moment."""
+    size = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                size += os.lstat(os.path.join(where, name)).st_size
+    return size / 2**20
 
 
 def begin(log: Path, *argv: object, module: str = "steprag.cli") -> subprocess.Popen[bytes]:

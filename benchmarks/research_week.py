@@ -51,7 +51,7 @@ from tests.training_parts import FAST, moved
 QUESTIONS, DAYS = 5_000, 7
 TYPES = ("flat", "hnsw-sq8", "ivf-sq8")
 AT_ONCE = 32
-SHARE, STALL, TIMEOUT = 0.08, 12.0, 9.0
+SHARE, STALL, TIMEOUT = 0.08, 30.0, 25.0
 FILTERED = re.compile(r"\(\d*77\)")
 """Questions that the provider's filter takes, by their number."""
 HURTS = {"kill -9": 0.5, "Ctrl-C": 0.3, "Ctrl-C, kill -9": 0.2}
@@ -274,13 +274,14 @@ def week(load: Load) -> None:
              paid <= lost)  # fmt: skip
     load.row("calls in flight at kills", lost, f"at most {kills} kills × {AT_ONCE}", lost <= kills * AT_ONCE)
     load.row("days whose trees differ from the undisturbed run's", other, "0", other == 0)
-    after(load, draw, days, happened)
+    trained(load, days)
+    inferred(load, draw)
     watcher.close()
     opened(load, days)
 
 
-def after(load: Load, draw: random.Random, days: Sequence[Path], happened: Counter[str]) -> None:
-    """Pairs, two trainings that are killed once each, and the same without kills; inference, comparison."""
+def trained(load: Load, days: Sequence[Path]) -> None:
+    """Pairs, and two trainings that are killed once each; the same without kills."""
     runs, log = load.folder / "runs", load.folder / "commands.log"
     good = done(log, "pairs", "--trees", *days, "--out", runs / "pairs", *BY_ROLLOUTS)
     pairs = [*read_records(runs / "pairs/pairs.train.jsonl", Pair)]
@@ -299,12 +300,16 @@ def after(load: Load, draw: random.Random, days: Sequence[Path], happened: Count
         ended = done(log, *argv, "--out", out) and done(log, *argv, "--out", load.folder / "calm" / stage)
         different += not ended or bool(moved(out, load.folder / "calm" / stage))
     load.row("trainings whose weights differ from those of one without a kill", different, "0 of 2", different == 0)
-    asked = load.folder / "dev.jsonl"
+
+
+def inferred(load: Load, draw: random.Random) -> None:
+    """Inference with faults and kills over each index, and with the trained model; their comparison."""
+    runs, log, asked = load.folder / "runs", load.folder / "commands.log", load.folder / "dev.jsonl"
     write_records(asked, read_questions(atlas.path("dev"))[: max(8, round(2.5 * load.minutes))])
     with provided(asked, load.folder / "infer.paid", calm=False) as at:
         for kind in TYPES:
             out = runs / f"infer-{kind}"
-            happened += disturbed(load, draw, 1, out, "infer", "--questions", asked, "--index", load.folder / kind,
+            disturbed(load, draw, 1, out, "infer", "--questions", asked, "--index", load.folder / kind,
                                   "--out", out, *at)  # fmt: skip
     argv = ["infer", "--questions", asked, "--index", load.folder / TYPES[0], "--policy.engine", "transformers",
             "--policy.max_tokens", 16]  # fmt: skip

@@ -71,9 +71,9 @@ def engine(port: int, slots: int, token_ms: float, say: Callable[[list[dict[str,
                 choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
                 return web.json_response({**head, "choices": [choice], "usage": usage})
             reply = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-            await reply.prepare(request)
-            start = time.perf_counter()
             with suppress(ConnectionResetError):  # the client left
+                await reply.prepare(request)
+                start = time.perf_counter()
                 for place, word in enumerate(words, 1):
                     await asyncio.sleep(max(0.0, start + place * token_ms / 1000 - time.perf_counter()))
                     choice = {"index": 0, "delta": {"content": word}, "finish_reason": None}

@@ -47,9 +47,9 @@ PEOPLE, VISITS = 200, 6
 SLOTS, TOKEN_MS = 8, 15.0
 DISK_MIB = 192
 CODE = re.compile(r"kw\d{6}")
-WARM = 150
+WARM = 260
 """Turns after a start before memory is measured: 256 turns keep their events (`REMEMBERED`), so it grows at first."""
-WEIGHTS = {"restart": 3, "kill -9": 2, "engine dies": 3, "disk full": 2}
+WEIGHTS = {"restart": 2, "kill -9": 1, "engine dies": 3, "disk full": 3}
 
 
 def say(messages: list[dict[str, str]]) -> str:
@@ -294,12 +294,12 @@ def arrivals(minutes: float, draw: random.Random) -> list[tuple[float, int]]:
 
 
 async def troubles(day: Day, draw: random.Random, disk: Path | None) -> Counter[str]:
-    """Restarts, kills, a dying engine, a full disk, one after the other, about every two minutes."""
+    """Restarts, kills, a dying engine, a full disk, one after the other, about every four minutes."""
     happened, service = Counter[str](), day.service
     kinds = [kind for kind in WEIGHTS if disk or kind != "disk full"]
     order = [*reversed(kinds), *draw.choices(kinds, [WEIGHTS[kind] for kind in kinds], k=1000)]
     for kind in order:
-        await asyncio.sleep(min(150.0, 4 * service.load.minutes) * draw.uniform(0.5, 1.5))
+        await asyncio.sleep(min(220.0, 4 * service.load.minutes) * draw.uniform(0.5, 1.5))
         if service.load.left(0.9) < 0:
             return happened
         day.trouble = kind
