@@ -26,21 +26,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from benchmarks.loads import TOKEN, Load, atlas_corpus, begin, done, loading, mib_of, options, quantile, slope
-from benchmarks.serve_load import free_port
+from benchmarks.loads import TOKEN, Load, begin, built, done, loading, options, slope
+from benchmarks.serve_load import free_port, p95, resident
 from steprag import atlas
 from steprag.batch.journal import JOURNAL
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_records, write_records
 from steprag.records.training_rows import Pair, Trajectory
-from steprag.runs.run import read_manifest
 from steprag.tree import Failure, Tree
 from steprag.types import Prediction, Question
 from tests.fakes import BY_ROLLOUTS, answer, chat_reply, evidence, listening, query
@@ -130,154 +129,129 @@ def hurt(process: subprocess.Popen[bytes], draw: random.Random) -> str:
     return how
 
 
-def disturbed(load: Load, draw: random.Random, most: int, out: Path, *argv: object) -> Counter[str]:
+def disturbed(load: Load, draw: random.Random, hurts: int, out: Path, *argv: object) -> Counter[str]:
     """Starts a command until it has gone through and only the filter's questions failed; what happened meanwhile."""
-    became: Counter[str] = Counter()
-    while True:
+    became = Counter[str]()
+    for _ in range(hurts + 8):
         process = begin(load.folder / "commands.log", *argv)
         try:
-            code = process.wait(
-                draw.uniform(1, 20 + 1.2 * load.minutes) if sum(map(became.get, HURTS, [0] * 3)) < most else None
-            )
+            code = process.wait(draw.uniform(1, 20 + 1.2 * load.minutes) if hurts else None)
         except subprocess.TimeoutExpired:
+            hurts -= 1
             became[hurt(process, draw)] += 1
             continue
         became[f"ended with {code}"] += 1
-        if code not in (DONE, PARTIAL) or became[f"ended with {code}"] > 6:
-            raise SystemExit(f"{argv[0]} ended with {code} once more: commands.log")
-        open_still = [one for one in read_records(out / "failures.jsonl", Failure) if one.reason != "ContentFiltered"]
-        if not open_still:
+        if code not in (DONE, PARTIAL):
+            break
+        again = sum(one.reason != "ContentFiltered" for one in read_records(out / "failures.jsonl", Failure))
+        if not again:
             return became
-        became["questions asked again after their retries were used up"] += len(open_still)
+        became["questions asked again, their retries used up"] += again
+    raise SystemExit(f"{argv[0]} does not go through, {dict(became)}: commands.log")
 
 
 class Watcher(threading.Thread):
-    """The viewer on the week's folder, asked for its runs, trees and rows again and again."""
+    """The viewer on the week's folder, asked for its runs, rows and records again and again."""
 
     def __init__(self, load: Load) -> None:
         super().__init__(daemon=True)
         self.over, self.became, self.took = threading.Event(), Counter[str](), list[float]()
-        self.memory: list[tuple[float, float]] = []
-        self._load, self._port = load, free_port()
-        log = load.folder / "view.log"
-        self.process = begin(log, "view", load.folder / "runs", "--port", self._port)
+        self.memory, self._load, self._port = list[tuple[float, float]](), load, free_port()
 
     def run(self) -> None:
-        draw = random.Random(0)
-        headers = {"Authorization": f"Bearer {TOKEN}"}
+        runs = self._load.folder / "runs"
+        while not [*runs.glob("*/manifest.json")] and not self.over.wait(1):
+            pass  # the viewer wants a run
+        self.process = begin(self._load.folder / "view.log", "view", runs, "--port", self._port)
+        draw, headers = random.Random(0), {"Authorization": f"Bearer {TOKEN}"}
         with httpx2.Client(base_url=f"http://127.0.0.1:{self._port}", headers=headers, timeout=60) as client:
             while not self.over.wait(1):
                 try:
-                    runs = self._ask(client, "/api/runs")["runs"]
-                    for run in draw.sample(runs, min(2, len(runs))):
-                        for kind in ("trees", "predictions", "pairs"):
-                            rows = self._ask(client, f"/api/rows/{kind}", run=run["key"]).get("rows", ())
-                            if rows:
-                                line = draw.choice(rows)["line"]
-                                self._ask(client, f"/api/record/{kind}", run=run["key"], line=line)
-                        self._ask(client, "/api/series", run=run["key"])
+                    for run in self._ask(client, "runs")["runs"][-2:]:
+                        kind = draw.choice(("trees", "predictions", "pairs"))
+                        if rows := self._ask(client, f"rows/{kind}", run=run["key"]).get("rows"):
+                            self._ask(client, f"record/{kind}", run=run["key"], line=draw.choice(rows)["line"])
+                        self._ask(client, "series", run=run["key"])
                 except httpx2.HTTPError as error:
-                    self.became[type(error).__name__] += bool(self.took)  # it may still be starting
-                self.memory.append((self._load.seconds / 60, mib_of(self.process.pid)))
+                    self.became[type(error).__name__] += bool(self.took)  # before, it is still starting
+                self.memory.append((self._load.seconds / 60, resident(self.process.pid)))
 
     def _ask(self, client: httpx2.Client, path: str, **asked: Any) -> dict[str, Any]:
         start = time.perf_counter()
-        reply = client.get(path, params=asked)
+        reply = client.get(f"/api/{path}", params=asked)
+        if reply.status_code == 404:  # that run has no such file
+            return {}
         self.became[str(reply.status_code)] += 1
-        if reply.status_code == 200:
-            self.took.append(time.perf_counter() - start)
-        elif reply.status_code != 404:  # 404: that run has no such file
-            self._load.say(f"view: {path} {asked}: {reply.status_code} {reply.text[:200]}")
-        return reply.json() if reply.status_code == 200 else {}
+        self.took.append(time.perf_counter() - start)
+        return reply.json()
 
     def close(self) -> None:
         self.over.set()
         self.join()
-        gone = self.process.poll()
+        fine = self.process.poll() is None and {*+self.became} == {"200"}
+        self._load.row("viewer: answers while runs grew", dict(+self.became), "200 each", fine)
+        rise, error = slope([self.memory[len(self.memory) // 4 :]])
+        self._load.row("viewer: p95, ms; MiB; MiB a minute", f"{1000 * p95(self.took):.0f}; {self.memory[-1][1]:.0f}; "
+                       f"{rise:+.2f} ± {error:.2f}")  # fmt: skip
         self.process.terminate()
         self.process.wait()
-        faults = {what: count for what, count in self.became.items() if what not in ("200", "404")}
-        self._load.row(
-            "viewer: answers while runs grew", f"{self.became['200']:,}; p95 {1000 * quantile(self.took, 0.95):.0f} ms"
-        )
-        self._load.row("viewer: faults", faults or 0, "0", not faults and gone is None)
-        rise, error = slope([self.memory[len(self.memory) // 4 :]])
-        self._load.row(
-            "viewer: memory, MiB a minute", f"{rise:+.2f} ± {error:.2f} (at the end {self.memory[-1][1]:.0f} MiB)"
-        )
 
 
-def tally(log: Path) -> Counter[str]:
-    return Counter(log.read_text().splitlines())
-
-
-def lost_calls(run: Path) -> int:
-    """Calls of which the journal says that they were in flight at a kill."""
-    with sqlite3.connect(run / JOURNAL) as db:
-        return db.execute("SELECT COUNT(*) FROM lost").fetchone()[0]
-
-
-def results(run: Path, questions: Sequence[Question]) -> int:
+def unanswered(run: Path, questions: Sequence[Question]) -> int:
     """Questions without exactly one tree or failure, and results of none."""
-    found = [tree.question.id for tree in read_records(run / "trees.jsonl", Tree)]
-    found += [failure.id for failure in read_records(run / "failures.jsonl", Failure)]
-    counts = Counter(found)
-    return sum(counts[one.id] != 1 for one in questions) + len(counts.keys() - {one.id for one in questions})
+    counts = Counter(tree.question.id for tree in read_records(run / "trees.jsonl", Tree))
+    counts.update(failure.id for failure in read_records(run / "failures.jsonl", Failure))
+    return sum(counts.pop(one.id, 0) != 1 for one in questions) + len(counts)
+
+
+def same_trees(run: Path, other: Path) -> bool:
+    return (run / "trees.jsonl").read_bytes() == (other / "trees.jsonl").read_bytes()
 
 
 def week(load: Load) -> None:
-    draw, runs, calm_runs = random.Random(0), load.folder / "runs", load.folder / "calm"
-    runs.mkdir()
-    calm_runs.mkdir()
-    log = load.folder / "commands.log"
-    corpus = atlas_corpus(load.folder, load.minutes)
-    for kind in TYPES:
-        more = ["--vectors_from", load.folder / TYPES[0]] if kind != TYPES[0] else ["--hybrid"]
-        if not done(log, "index", "build", "--corpus", corpus, "--out", load.folder / kind, "--type", kind, *more):
-            raise SystemExit("index build failed: commands.log")
-    load.start()
+    draw, log = random.Random(0), load.folder / "commands.log"
+    size = max(4, round(QUESTIONS * load.minutes / 60 / DAYS))
+    indexes = built(load, TYPES)
+    for name in ("runs", "calm", "replayed"):
+        (load.folder / name).mkdir()
     watcher = Watcher(load)
     watcher.start()
     pool = itertools.cycle([*read_questions(atlas.path("train")), *read_questions(atlas.path("test"))])
-    size = max(4, round(QUESTIONS * load.minutes / 60 / DAYS))
-    days: list[Path] = []
-    happened, paid, calls, lost, wrong, other, asked = Counter[str](), 0, 0, 0, 0, 0, 0
+    days, happened, total = list[Path](), Counter[str](), Counter[str]()
     for day in range(DAYS):
         if day >= len(TYPES) and load.left(0.7) < 0:
-            load.say(f"no time for day {day + 1}")
             break
-        name = f"day{day + 1}"
-        mine = [replace(one, id=f"{name}-{number}", question=f"{one.question} ({day * size + number})")
-                for number, one in enumerate(itertools.islice(pool, size))]  # fmt: skip
-        file = load.folder / f"{name}.jsonl"
+        file = load.folder / f"day{day + 1}.jsonl"
+        mine = [replace(one, id=f"{file.stem}-{place}", question=f"{one.question} ({day * size + place})")
+                for place, one in enumerate(itertools.islice(pool, size))]  # fmt: skip
         write_records(file, mine)
-        argv = ["generate", "--questions", file, "--index", load.folder / TYPES[day % len(TYPES)],
-                "--search.preset", "fast", "--seed", day]  # fmt: skip
-        out, calm = runs / name, calm_runs / name
-        logs = load.folder / f"{name}.paid", load.folder / f"{name}.calm"
-        with provided(file, logs[0], calm=False) as at:
-            happened += disturbed(load, draw, 1 + round(load.minutes / 20), out, *argv, *at, "--out", out)
-        with provided(file, logs[1], calm=True) as at:
-            begin(log, *argv, *at, "--out", calm).wait()
-        twice = tally(logs[0]) - tally(logs[1])
-        asked, paid, calls = asked + size, paid + twice.total(), calls + tally(logs[1]).total()
-        lost += lost_calls(out)
-        wrong += results(out, mine) + len(tally(logs[1]) - tally(logs[0]))
-        other += (out / "trees.jsonl").read_bytes() != (calm / "trees.jsonl").read_bytes()
-        days.append(out)
-        load.say(f"{name}: {size} questions, {tally(logs[1]).total()} calls, {twice.total()} twice; {dict(happened)}")
+        argv = ["generate", "--questions", file, "--index", indexes[day % len(TYPES)], "--search.preset", "fast",
+                "--seed", day]  # fmt: skip
+        days.append(load.folder / "runs" / file.stem)
+        with provided(file, paid := file.with_suffix(".paid"), calm=False) as at:
+            happened += disturbed(load, draw, 1 + round(load.minutes / 20), days[-1], *argv, *at, "--out", days[-1])
+        with provided(file, once := file.with_suffix(".calm"), calm=True) as at:
+            begin(log, *argv, *at, "--out", load.folder / "calm" / file.stem).wait()
+        made, wanted = (Counter(kept.read_text().splitlines()) for kept in (paid, once))
+        same = same_trees(days[-1], load.folder / "calm" / file.stem)
+        with closing(sqlite3.connect(days[-1] / JOURNAL)) as db:
+            lost = db.execute("SELECT COUNT(*) FROM lost").fetchone()[0]
+        total += Counter(asked=size, calls=wanted.total(), twice=(made - wanted).total(), lost=lost, other=not same,
+                         missing=len(wanted - made), wrong=unanswered(days[-1], mine))  # fmt: skip
+        load.say(f"{file.stem}: {dict(total)}, {dict(happened)}")
     kills = happened["kill -9"] + happened["Ctrl-C, kill -9"]
-    load.row("questions searched", f"{asked:,} in {len(days)} days over {len(TYPES)} types of index")
-    load.row("kills and starts", ", ".join(f"{count} × {what}" for what, count in sorted(happened.items())))
-    load.row("questions without one tree or told failure; calls of no one", wrong, "0", wrong == 0)
-    load.row("calls paid for", f"{calls:,}, and {paid} twice", f"twice at most the {lost} that journals tell as lost",
-             paid <= lost)  # fmt: skip
-    load.row("calls in flight at kills", lost, f"at most {kills} kills × {AT_ONCE}", lost <= kills * AT_ONCE)
-    load.row("days whose trees differ from the undisturbed run's", other, "0", other == 0)
+    load.row("questions searched", f"{total['asked']:,} in {len(days)} days over {len(TYPES)} types of index")
+    load.row("what happened to these runs", ", ".join(f"{count} × {what}" for what, count in sorted(happened.items())))
+    load.row("questions without one tree or told failure", total["wrong"], "0", not total["wrong"])
+    load.row("calls paid for", f"{total['calls']:,}, of them twice {total['twice']}; missing {total['missing']}",
+             f"twice at most the {total['lost']} that journals tell as lost",
+             total["twice"] <= total["lost"] and not total["missing"])  # fmt: skip
+    load.row("calls lost in kills", total["lost"], f"at most {kills} × {AT_ONCE}", total["lost"] <= kills * AT_ONCE)
+    load.row("days whose trees differ from an undisturbed run's", total["other"], "0", not total["other"])
     trained(load, days)
-    inferred(load, draw)
+    inferred(load, draw, indexes)
     watcher.close()
-    opened(load, days)
+    opened(load, days, indexes)
 
 
 def trained(load: Load, days: Sequence[Path]) -> None:
@@ -302,45 +276,33 @@ def trained(load: Load, days: Sequence[Path]) -> None:
     load.row("trainings whose weights differ from those of one without a kill", different, "0 of 2", different == 0)
 
 
-def inferred(load: Load, draw: random.Random) -> None:
+def inferred(load: Load, draw: random.Random, indexes: Sequence[Path]) -> None:
     """Inference with faults and kills over each index, and with the trained model; their comparison."""
     runs, log, asked = load.folder / "runs", load.folder / "commands.log", load.folder / "dev.jsonl"
     write_records(asked, read_questions(atlas.path("dev"))[: max(8, round(2.5 * load.minutes))])
-    with provided(asked, load.folder / "infer.paid", calm=False) as at:
-        for kind in TYPES:
-            out = runs / f"infer-{kind}"
-            disturbed(load, draw, 1, out, "infer", "--questions", asked, "--index", load.folder / kind,
-                                  "--out", out, *at)  # fmt: skip
-    argv = ["infer", "--questions", asked, "--index", load.folder / TYPES[0], "--policy.engine", "transformers",
-            "--policy.max_tokens", 16]  # fmt: skip
-    code = begin(log, *argv, "--model", runs / "dpo", "--out", runs / "infer-dpo").wait()
-    told = [run for run in runs.glob("infer-*")]
-    there = [sum(1 for _ in read_records(run / "predictions.jsonl", Prediction)) for run in told]
-    load.row("predictions of three indexes, and of the trained model", there,
-             "each question's", code in (DONE, PARTIAL) and len({*there}) == 1)  # fmt: skip
-    compared = done(log, "compare", *sorted(told), "--out", load.folder / "compared")
-    load.row("runs compared", len(told), "a report", compared and (load.folder / "compared/compare.md").is_file())
+    outs = [runs / f"infer-{name}" for name in (*TYPES, "dpo")]
+    with provided(asked, load.folder / "dev.paid", calm=False) as at:
+        for index, out in zip(indexes, outs, strict=False):
+            disturbed(load, draw, 1, out, "infer", "--questions", asked, "--index", index, "--out", out, *at)
+    begin(log, "infer", "--questions", asked, "--index", indexes[0], "--out", outs[-1], "--model", runs / "dpo",
+          "--policy.engine", "transformers", "--policy.max_tokens", 16).wait()  # fmt: skip
+    there = [len(list(read_records(out / "predictions.jsonl", Prediction))) for out in outs]
+    load.row("predictions of three indexes, and of the trained model", there, "equal", len({*there}) == 1)
+    compared = done(log, "compare", *outs, "--force", "--out", load.folder / "compared")  # of several indexes
+    load.row("runs compared", len(outs), "a report", compared and (load.folder / "compared/compare.md").is_file())
 
 
-def opened(load: Load, days: Sequence[Path]) -> None:
+def opened(load: Load, days: Sequence[Path], indexes: Sequence[Path]) -> None:
     """Opens every file of the week once more: by its manifest, by the viewer, by a replay of the calls."""
-    runs, log = load.folder / "runs", load.folder / "commands.log"
-    folders = [file.parent for file in runs.rglob("manifest.json")]
-    bad = [run.name for run in [*folders, *(load.folder / kind for kind in TYPES)] if not done(log, "check", run)]
-    bad += [run.name for run in folders if read_manifest(run)["status"] not in ("done", "partial")]
+    log, runs = load.folder / "commands.log", load.folder / "runs"
+    folders = [*(file.parent for file in runs.rglob("manifest.json")), *indexes]
+    bad = [run.name for run in folders if not done(log, "check", run)]
     for day in days:
         again = load.folder / "replayed" / day.name
-        same = done(log, "replay", "--trees", day, "--out", again)
-        if not same or (again / "trees.jsonl").read_bytes() != (day / "trees.jsonl").read_bytes():
-            bad.append(f"{day.name} replayed")
-    if not done(log, "view", runs, "--out", load.folder / "week.html"):
-        bad.append("view")
-    load.row(
-        "folders checked, replayed and viewed",
-        f"{len(folders) + len(TYPES)}; bad: {bad or 'none'}",
-        "none bad",
-        not bad,
-    )
+        begin(log, "replay", "--trees", day, "--out", again).wait()
+        bad += [] if same_trees(day, again) else [f"{day.name} replayed"]
+    bad += [] if done(log, "view", runs, "--out", load.folder / "week.html") else ["view"]
+    load.row("folders checked, replayed and viewed", f"{len(folders)}; bad: {len(bad)} {bad}", "none bad", not bad)
 
 
 if __name__ == "__main__":

@@ -154,9 +154,11 @@ def show(line: str) -> None:
 
 
 def resident(pid: int) -> float:
-    """MiB of memory that a process holds."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+    """MiB of memory that a process holds; 0 of one that is gone."""
+    file, lines = Path(f"/proc/{pid}/status"), list[str]()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        lines = file.read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 async def listed(url: str) -> tuple[float, int]:
