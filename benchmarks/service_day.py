@@ -335,10 +335,7 @@ def reported(day: Day) -> None:
     load, folder, log = day.load, day.folder, day.load.folder / "commands.log"
     load.row("people, conversations, turns accepted", f"{PEOPLE}, {len(day.codes):,}, {len(day.accepted):,}")
     load.row("what requests and turns came to", ", ".join(f"{n:,} {what}" for what, n in day.became.most_common()))
-    for name, seconds in (
-        ("first event without trouble, s", day.first),
-        ("whole answer without trouble, s", day.whole),
-    ):
+    for name, seconds in (("first event", day.first), ("whole answer", day.whole)):
         middle, high = (statistics.median(seconds), p95(seconds)) if seconds else (math.nan, math.nan)
         load.row(f"{name} without trouble, s", f"median {middle:.2f}, p95 {high:.2f} (of {len(seconds):,})")
     for word, what in (("LEAK", "words of others seen"), ("LOST", "accepted and lost"), ("", "faults in all")):
