@@ -23,7 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import aclosing
+from collections.abc import Callable
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,19 @@ STEPS = (
 ROUNDS = 3
 
 
-def engine(port: int, slots: int, token_ms: float) -> None:
-    """Serves the double until it is killed."""
+def capital(messages: list[dict[str, str]]) -> str:
+    """The next of the steps."""
+    prompt = messages[-1]["content"]
+    return STEPS[min(prompt.count("<query>") + prompt.count("<evidence>"), 2)]
+
+
+def engine(port: int, slots: int, token_ms: float, say: Callable[[list[dict[str, str]]], str] = capital) -> None:
+    """Serves the double until it is killed; `say` makes its replies."""
     free = asyncio.Semaphore(slots)
 
     async def complete(request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        prompt = body["messages"][-1]["content"]
-        text = STEPS[min(prompt.count("<query>") + prompt.count("<evidence>"), 2)]
+        text = say(body["messages"])
         words = [word if not place else f" {word}" for place, word in enumerate(text.split(" "))]
         usage = {"prompt_tokens": 100, "completion_tokens": len(words), "total_tokens": 100 + len(words)}
         head = {"id": "x", "object": "chat.completion", "created": 0, "model": "double"}
@@ -65,15 +71,16 @@ def engine(port: int, slots: int, token_ms: float) -> None:
                 choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
                 return web.json_response({**head, "choices": [choice], "usage": usage})
             reply = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-            await reply.prepare(request)
-            start = time.perf_counter()
-            for place, word in enumerate(words, 1):
-                await asyncio.sleep(max(0.0, start + place * token_ms / 1000 - time.perf_counter()))
-                choice = {"index": 0, "delta": {"content": word}, "finish_reason": None}
-                await reply.write(f"data: {json.dumps({**head, 'choices': [choice]})}\n\n".encode())
-            last = {"index": 0, "delta": {}, "finish_reason": "stop"}
-            await reply.write(f"data: {json.dumps({**head, 'choices': [last], 'usage': usage})}\n\n".encode())
-            await reply.write(b"data: [DONE]\n\n")
+            with suppress(ConnectionResetError):  # the client left
+                await reply.prepare(request)
+                start = time.perf_counter()
+                for place, word in enumerate(words, 1):
+                    await asyncio.sleep(max(0.0, start + place * token_ms / 1000 - time.perf_counter()))
+                    choice = {"index": 0, "delta": {"content": word}, "finish_reason": None}
+                    await reply.write(f"data: {json.dumps({**head, 'choices': [choice]})}\n\n".encode())
+                last = {"index": 0, "delta": {}, "finish_reason": "stop"}
+                await reply.write(f"data: {json.dumps({**head, 'choices': [last], 'usage': usage})}\n\n".encode())
+                await reply.write(b"data: [DONE]\n\n")
             return reply
 
     async def models(request: web.Request) -> web.Response:
@@ -147,9 +154,11 @@ def show(line: str) -> None:
 
 
 def resident(pid: int) -> float:
-    """MiB of memory that a process holds."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+    """MiB of memory that a process holds; 0 of one that is gone."""
+    file, lines = Path(f"/proc/{pid}/status"), list[str]()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        lines = file.read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 async def listed(url: str) -> tuple[float, int]:

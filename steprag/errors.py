@@ -127,6 +127,10 @@ class JournalError(StepragError):
     """The journal of a run cannot be read or written; what it holds is kept."""
 
 
+class JournalFull(JournalError):
+    """The journal's disk takes no more: it has no room, or cannot be written."""
+
+
 class PolicyUnavailable(StepragError):
     """Nothing answers at the endpoint, or it does not serve the model: the run cannot start or go on."""
 

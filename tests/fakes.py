@@ -11,7 +11,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -265,8 +265,11 @@ def wait_for(true: Callable[[], Any], seconds: float = 60) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes that came from this one."""
-    children = [int(word) for file in Path(f"/proc/{pid}/task").glob("*/children") for word in file.read_text().split()]
+    """Processes that came from this one and are there."""
+    children: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            children += map(int, file.read_text().split())
     return children + [each for child in children for each in descendants(child)]
 
 

@@ -478,8 +478,9 @@ def test_a_disk_without_room_is_told_and_nothing_is_lost(tmp_path: Path) -> None
             policy.go.set()
             events = served.events(turn)
             assert (events[-1]["type"], events[-1]["code"]) == ("turn.failed", "not_kept")
-            for _ in range(2):
-                refused = served.client.post("/api/turns", json={"question": "And now?"})
+            (kept,) = served.desk.chat.store.conversations
+            for method, path in [("POST", "turns"), ("DELETE", f"conversations/{kept}"), ("POST", "turns")]:
+                refused = served.client.request(method, f"/api/{path}", json={"question": "And now?"})
                 assert (refused.status_code, refused.json()["error"]["code"]) == (503, "not_kept")
             assert served.client.get("/api/info").json()["playing"] == 0
         policy.script = scripted(*WORK)

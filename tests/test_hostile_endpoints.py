@@ -260,20 +260,28 @@ def odd(fault: str, body: bytes) -> object:
 
 
 class Faulty(Replying):
-    """Answers like `chat_reply`, but for a share of requests that it picks by lot."""
+    """Answers like `chat_reply`, but for a share of requests that it picks by lot. `stall`: seconds, longer than the
+    client waits, by as much as a busy machine may be late.
+    """
 
     protocol_version = "HTTP/1.1"
-    rng = random.Random(5)
+    rng, share, stall = random.Random(5), SHARE, 5.0
+    answer = staticmethod(chat_reply(beginner))
     seen: Counter[str]
+
+    def note(self, request: dict[str, Any], fault: str) -> None:
+        """Told of each request before it is answered."""
+        self.seen[fault] += 1
 
     def do_GET(self) -> None:
         self.reply({"object": "list", "data": [{"id": "double", "object": "model"}]})
 
     def do_POST(self) -> None:
         request = json.loads(self.given())
-        fault = self.rng.choice(FAULTS) if self.rng.random() < SHARE else "none"
-        self.seen[fault] += 1
-        body = json.dumps(chat_reply(beginner)(request)[1]).encode()
+        fault = self.rng.choice(FAULTS) if self.rng.random() < self.share else "none"
+        self.note(request, fault)
+        status, said = self.answer(request)
+        body = json.dumps(said).encode()
         match fault:
             case "busy":
                 self.reply({"error": {"message": "slow down"}}, 429, Retry_After="0.05")
@@ -284,7 +292,7 @@ class Faulty(Replying):
                 self.close_connection = True
                 self.connection.close()
             case "stalled":
-                time.sleep(5.0)  # longer than the client waits, by as much as a busy machine may be late
+                time.sleep(self.stall)
                 self.reply(body)
             case "truncated" | "no_http":
                 head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -296,7 +304,7 @@ class Faulty(Replying):
             case "broken" | "nested" | "not_utf8" | "no_choices" | "wrong_types":
                 self.reply(odd(fault, body))
             case _:
-                self.reply(body)
+                self.reply(body, status)
 
     def reply(self, body: object, status: int = 200, **headers: str) -> None:
         try:

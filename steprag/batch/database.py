@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StrictStr, TypeAdapter, ValidationError
 
-from steprag.errors import JournalError
+from steprag.errors import JournalError, JournalFull
 from steprag.records.jsonl import from_dict
 from steprag.runs.run import CALLS as JOURNAL
 from steprag.types import COUNTABLE, Completion, Passage, Question, Sample, Usage
@@ -113,7 +113,7 @@ class Database:
         except FileNotFoundError:  # nothing was written yet, or all of it has moved
             return
         except OSError as error:
-            raise JournalError(f"{self._path}: {error}; make room and run again: what is in it is kept") from None
+            raise JournalFull(f"{self._path}: {error}; make room and run again: what is in it is kept") from None
 
     def close(self) -> None:
         """Closes the file."""
@@ -201,7 +201,7 @@ def _translated(error: Exception, path: Path) -> JournalError:
     if name.startswith(("SQLITE_NOTADB", "SQLITE_CORRUPT")):
         return JournalError(f"{path}: {error}; move it away to start afresh")
     if name.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN")):
-        return JournalError(f"{path}: {error}; make room and run again: what is in it is kept")
+        return JournalFull(f"{path}: {error}; make room and run again: what is in it is kept")
     if name.startswith("SQLITE_BUSY"):
         return JournalError(f"{path}: another process has it open; end that one and run again: what is in it is kept")
     return JournalError(f"{path}: {error}")

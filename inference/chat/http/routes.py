@@ -38,6 +38,7 @@ from inference.chat.turns.events import LiveTurn
 from inference.chat.turns.retelling import again_request, detail, fork_request, human_pair, retold
 from inference.chat.turns.store import TurnRequest
 from inference.predictions import BROKEN_OFF
+from steprag.errors import JournalFull
 from steprag.types import Feedback, Turn
 from steprag.web.app import ApiError, as_json, page_app
 
@@ -59,6 +60,10 @@ def create_chat_app(service: ChatService) -> FastAPI:
     @app.exception_handler(OSError)
     async def no_room(request: Request, error: OSError) -> Response:
         return ApiError(503, "not_kept", f"the turn cannot be kept: {error.strerror}").reply()
+
+    @app.exception_handler(JournalFull)
+    async def journal_full(request: Request, error: JournalFull) -> Response:
+        return ApiError(503, "not_kept", "the disk has no room, or cannot be written; nothing has changed").reply()
 
     return app
 
