@@ -91,11 +91,12 @@ def give_over_if_alike(
         lengths = np.linalg.norm(before, axis=1) * np.linalg.norm(after, axis=1)
         least = float(((before * after).sum(axis=1) / lengths).min())
         told = f"cosine to torch's vectors {least:.6f}"
-    except (RuntimeError, ImportError) as error:  # the exporter's, or a runtime's, for what it cannot compute
+    except (RuntimeError, ImportError, OSError, ConfigError) as error:  # what cannot be exported, run, or kept
         least, told = -1.0, f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
-    if least < AGREE:
+    alike = least >= AGREE  # not so where it is no number
+    if not alike:
         transformer.model.forward = own
-    say(f"index: queries are encoded by {name if least >= AGREE else f'torch, not by {name}'} ({told})")
+    say(f"index: queries are encoded by {name if alike else f'torch, not by {name}'} ({told})")
 
 
 def _exported(model: Any, weight_hash: str) -> Path:
@@ -111,8 +112,10 @@ def _exported(model: Any, weight_hash: str) -> Path:
             whole = Path(scratch) / "whole"
             whole.mkdir()
             _export(model, whole / "model.onnx")
-            with suppress(FileExistsError):  # another process was faster
+            with suppress(OSError):  # another process was faster
                 whole.rename(folder)
+            if not folder.exists():
+                raise ConfigError(f"{folder} cannot be written; set STEPRAG_CACHE to a folder that may be")
     return folder / "model.onnx"
 
 
