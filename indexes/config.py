@@ -10,7 +10,7 @@ from indexes.addons.bm25 import Bm25Config
 from indexes.corpora.documents import DocumentsConfig
 from indexes.encoding.embed import Dtype
 from indexes.encoding.encoders import EMBEDDED, NO_ENCODER, NONE, EncoderSpec, Overrides, find_encoder, read_spec
-from indexes.encoding.runtimes import Backend
+from indexes.encoding.runtimes import Backend, QueryBackend
 from indexes.retrieval.folder_retriever import MAX_BATCH
 from indexes.rows.passage_store import Titles
 from indexes.vectors.index_types import AnnConfig, TypeName
@@ -84,8 +84,10 @@ class ServeConfig(StageConfig):
     port: int = Field(default=8000, ge=0, le=65535, description="0 takes a free one")
     threads: Positive | None = Field(default=None, description="cores that a batch uses; none: all")
     device: str = Field(default="cpu", description="where queries are encoded: cpu, cuda, or auto")
-    backend: Backend = Field(
-        default="torch", description="what encodes queries: torch, or on a CPU onnx or openvino, about twice as fast"
+    backend: QueryBackend = Field(
+        default="auto",
+        description="what encodes queries: torch, onnx, openvino; auto: the fastest of them that is "
+        "installed and gives torch's vectors, on a CPU",
     )
     batch: Positive = Field(default=MAX_BATCH, description="queries searched at once; 256 suits a GPU")
     top_k: Positive = Field(default=3, description="passages a query brings where a request names no number")

@@ -12,12 +12,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from preference.candidates import Candidates, pair_stats
 from preference.config import FolderConfig
 from preference.filters import checks, content_reader, open_counter, step_checks
 from preference.pairs import RuleCounts
 from preference.report.card import report_files, summary
-from preference.report.leakage import check_folder
 from steprag.agent.grammar import Grammar
 from steprag.console.progress import say
 from steprag.errors import ConfigError, quoted
@@ -45,6 +43,8 @@ class PairsFolder:
     """
 
     def __init__(self, out: Path, config: FolderConfig, products: tuple[str, ...], grammar: Grammar) -> None:
+        from preference.candidates import Candidates  # numpy, which no help needs
+
         self.out, self.products, self._config = out, products, config
         self.rules = RuleCounts()
         self.facts: dict[str, Any] = {}
@@ -128,6 +128,8 @@ class PairsFolder:
         for line, split in self._candidates.lines(kept, self._config.balance):
             self._streams[f"pairs.{SPLITS[split]}"].write(line)
             self.counts[f"pairs.{SPLITS[split]}"] += 1
+        from preference.candidates import pair_stats
+
         return pair_stats(self._candidates, kept, self._config.filters.max_tokens)
 
 
@@ -148,6 +150,8 @@ def made_folder(
             folder.file(name, "w" if isinstance(content, str) else "wb").write(content)
     run.set(counts=counts, prompt=prompt)
     if config.leakage.against:
+        from preference.report.leakage import check_folder  # numpy again
+
         check_folder(run.path, config.leakage)
     say(summary(command, run.path))
 

@@ -126,7 +126,10 @@ def test_backends_are_for_float32(encoder: Path, values: dict[str, str], monkeyp
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_another_runtime_gives_the_vectors_of_torch(backend: runtimes.Backend, encoder: Path, tmp_path: Path) -> None:
+def test_another_runtime_gives_the_vectors_of_torch(
+    backend: runtimes.Backend, encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPRAG_CACHE", str(tmp_path / "cache"))
     spec, texts = read_spec(str(encoder), encoder, Overrides()), [text for _, _, text in PASSAGES]
     texts += ["short", " ".join(texts) * 2]  # other lengths and batches than the export saw
     plain, other = (Encoder(encoder, spec, backend=name).encode_passages(texts) for name in ("torch", backend))
@@ -141,6 +144,36 @@ def test_another_runtime_gives_the_vectors_of_torch(backend: runtimes.Backend, e
     assert np.abs(scores[0] - scores[1]).max() < 1e-3
     with pytest.raises(ConfigError, match=f"vectors encoded in {backend}; choose another"):
         build_index(str(corpus), index, small(encoder))
+    assert len([*(tmp_path / "cache" / "onnx").iterdir()]) == 1  # converted once, and nothing half written is left
+
+
+@pytest.mark.parametrize(("factor", "told"), [
+    (1.0, "encoded by openvino (cosine to torch's vectors 1.0"),
+    (0.1, "encoded by torch, not by openvino (cosine to torch's vectors 0."),
+    (None, "encoded by torch, not by openvino (RuntimeError: no such operator)"),
+])  # fmt: skip
+def test_queries_take_the_faster_runtime_where_its_vectors_are_those_of_torch(
+    factor: float | None, told: str, encoder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def runtime(own: Any, threads: int) -> runtimes.Run:
+        if factor is None:
+            raise RuntimeError("no such operator")
+
+        def run(given: dict[str, np.ndarray]) -> np.ndarray:
+            found = own(**{name: torch.from_numpy(ids) for name, ids in given.items()}).last_hidden_state.numpy()
+            return found * np.linspace(1.0, factor, found.shape[2], dtype=np.float32)
+
+        return run
+
+    import torch
+
+    monkeypatch.setattr(runtimes, "PACKAGES", {})
+    monkeypatch.setattr(runtimes, "_exported", lambda model, key: model.forward)
+    monkeypatch.setattr(runtimes, "_openvino", runtime)
+    spec = read_spec(str(encoder), encoder, Overrides())
+    plain, auto = (Encoder(encoder, spec, backend=name).encode_queries(["iron"]) for name in ("torch", "auto"))
+    assert np.abs(plain - auto).max() < 1e-5
+    assert f"index: queries are {told}" in capsys.readouterr().err
 
 
 # --- encoders of strangers --------------------------------------------------------------------------------------------

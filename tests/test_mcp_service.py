@@ -125,7 +125,7 @@ def test_strangers_reach_no_tool(headers: dict[str, str], status: int) -> None:
 )
 def test_the_flag_may_stand_anywhere(typed: str, given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setattr("inference.interop.mcp_service.main", lambda argv: seen.append(argv) or 0)
+    monkeypatch.setattr("inference.interop.mcp_command.main", lambda argv: seen.append(argv) or 0)
     assert cli.run(typed.split()) == 0
     assert seen == [given]
 

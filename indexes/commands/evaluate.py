@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from indexes.open import open_retriever
+from indexes import open_retriever
 from steprag.agent.retriever import PLACES, Retriever
 from steprag.batch.datasets import add_question_options, questions_given
 from steprag.config.load import NEWEST, StageConfig, add_options, config_from, index_of, parse_arguments

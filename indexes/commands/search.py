@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import ClassVar
 
-from indexes.open import open_retriever
+from indexes import open_retriever
 from steprag.agent.retriever import PLACES, Retriever
 from steprag.config.load import NEWEST, StageConfig, add_options, config_from, index_of, parse_arguments
 from steprag.config.sections import RetrieverConfig

@@ -8,7 +8,7 @@ import sys
 from contextlib import aclosing
 from dataclasses import asdict
 
-from indexes.open import open_retriever
+from indexes import open_retriever
 from steprag.agent.inert import neutralise
 from steprag.agent.retriever import Retriever, Tooled
 from steprag.config.load import index_of, parse_arguments

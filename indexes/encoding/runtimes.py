@@ -1,15 +1,18 @@
 """Other runtimes for an encoder on a CPU: its transformer exported to ONNX, run by ONNX Runtime or by OpenVINO.
 
 sentence-transformers has both as back ends, but by way of `optimum`, whose releases cannot be installed beside
-transformers 5. So PyTorch's own exporter writes the file, when the encoder is loaded; pooling stays where it was.
+transformers 5. So PyTorch's own exporter writes the file; pooling stays where it was. The export of an encoder takes a
+minute or two and is kept in the cache.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -17,18 +20,29 @@ from typing import Any, Literal
 
 import numpy as np
 
+from steprag.console.progress import say
+from steprag.engines.models import cache_dir
 from steprag.errors import ConfigError, quoted
 
 Backend = Literal["torch", "onnx", "openvino"]
+QueryBackend = Literal["auto", "torch", "onnx", "openvino"]
+"""auto: the fastest runtime that is here and gives the vectors of torch."""
+AGREE = 0.9999
+"""Least cosine of a text's vectors by two runtimes that count as one encoder; float32 rounding leaves 0.999999."""
+PROBE = ("Tirana", "Which river flows through the town in which Kepler was born?", "The lek is money. " * 9)
 PACKAGES = {"onnx": ("onnxscript", "onnxruntime"), "openvino": ("onnxscript", "openvino")}
 Run = Callable[[dict[str, np.ndarray]], np.ndarray]
 """Token ids and attention mask (texts, tokens) to vectors of the tokens (texts, tokens, dimension)."""
 
 
-def check_backend(name: Backend) -> None:
+def lacking(name: QueryBackend) -> list[str]:
+    """The packages of a runtime that are not installed."""
+    return [package for package in PACKAGES.get(name, ()) if importlib.util.find_spec(package) is None]
+
+
+def check_backend(name: QueryBackend) -> None:
     """Raises ConfigError where the packages of a runtime are not installed."""
-    missing = [package for package in PACKAGES.get(name, ()) if importlib.util.find_spec(package) is None]
-    if missing:
+    if missing := lacking(name):
         raise ConfigError(f"--backend {name} needs {' and '.join(missing)}; pip install -e '.[{name}]'")
 
 
@@ -56,14 +70,53 @@ def device_here(name: str, dtype: str = "float32") -> str:
     return name
 
 
-def give_over(transformer: Any, name: Backend, threads: int) -> None:
+def give_over(transformer: Any, name: Backend, threads: int, weight_hash: str) -> None:
     """Has a loaded sentence-transformers Transformer module compute in another runtime from now on."""
     check_backend(name)
-    with TemporaryDirectory(prefix="steprag-onnx-") as folder:
-        path = Path(folder) / "model.onnx"
-        _export(transformer.model, path)
-        run = {"onnx": _onnx_runtime, "openvino": _openvino}[name](path, threads)
-    transformer.model.forward = _forward(run)
+    file = _exported(transformer.model, weight_hash)
+    transformer.model.forward = _forward({"onnx": _onnx_runtime, "openvino": _openvino}[name](file, threads))
+
+
+def give_over_if_alike(
+    transformer: Any, encode: Callable[[tuple[str, ...]], np.ndarray], threads: int, weight_hash: str
+) -> None:
+    """Likewise in the fastest runtime that is installed, if `PROBE` then has torch's vectors; says which it is."""
+    name: Backend | None = next((one for one in ("openvino", "onnx") if not lacking(one)), None)
+    if name is None:
+        return
+    before, own = encode(PROBE), transformer.model.forward
+    try:
+        give_over(transformer, name, threads, weight_hash)
+        after = encode(PROBE)
+        lengths = np.linalg.norm(before, axis=1) * np.linalg.norm(after, axis=1)
+        least = float(((before * after).sum(axis=1) / lengths).min())
+        told = f"cosine to torch's vectors {least:.6f}"
+    except (RuntimeError, ImportError, OSError, ConfigError) as error:  # what cannot be exported, run, or kept
+        least, told = -1.0, f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
+    alike = least >= AGREE  # not so where it is no number
+    if not alike:
+        transformer.model.forward = own
+    say(f"index: queries are encoded by {name if alike else f'torch, not by {name}'} ({told})")
+
+
+def _exported(model: Any, weight_hash: str) -> Path:
+    """The model's ONNX file in the cache, written where it is missing."""
+    import torch
+
+    how = f"{weight_hash} {torch.__version__} {model.config.to_json_string()}"
+    folder = cache_dir() / "onnx" / hashlib.sha256(how.encode()).hexdigest()[:24]
+    if not folder.exists():
+        say("index: converting the encoder for another runtime, once; this takes a minute or two")
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent, prefix=".") as scratch:
+            whole = Path(scratch) / "whole"
+            whole.mkdir()
+            _export(model, whole / "model.onnx")
+            with suppress(OSError):  # another process was faster
+                whole.rename(folder)
+            if not folder.exists():
+                raise ConfigError(f"{folder} cannot be written; set STEPRAG_CACHE to a folder that may be")
+    return folder / "model.onnx"
 
 
 def _export(model: Any, path: Path) -> None:

@@ -8,15 +8,16 @@ import tokenize
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal
 
 from steprag.config.load import PASSAGES as PASSAGES
 from steprag.errors import DataError
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import dump_line, written_whole
 from steprag.types import Passage
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _MAGIC = b"\x93NUMPY"
 _BROKEN = (ValueError, SyntaxError, tokenize.TokenError, OverflowError, TypeError, KeyError, EOFError)
@@ -28,6 +29,8 @@ def mapped_list(path: Path, kind: str, remedy: str) -> np.ndarray:
 
     Nothing pickled is read. Raises DataError where the file is anything else.
     """
+    import numpy as np
+
     try:
         with path.open("rb") as stream:
             if stream.read(len(_MAGIC)) != _MAGIC:
@@ -89,6 +92,8 @@ def drop_rows(folder: Path, dropped: np.ndarray) -> int:
 
 
 def _write(folder: Path, lines: Iterable[bytes]) -> int:
+    import numpy as np
+
     rows, end, waiting = 0, 0, [0]
     raw = folder / ".offsets.raw"
     with raw.open("wb+") as offsets, written_whole(folder / PASSAGES, "wb") as stream:

@@ -9,14 +9,10 @@ import sys
 from pathlib import Path
 
 from indexes.config import ServeConfig
-from indexes.folder.manifest import read_index_manifest
-from indexes.open import Machine, mode_of, open_folder
-from indexes.service.api import Served, create_app
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
 from steprag.engines.threads import usable_cores
 from steprag.net.hosts import is_loopback, listen, url_of
-from steprag.web.listening import serve_app, token_in, until_stopped
 
 
 def main(argv: list[str]) -> int:
@@ -25,12 +21,19 @@ def main(argv: list[str]) -> int:
     add_options(parser, ServeConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(ServeConfig, arguments)
+    from steprag.web.listening import until_stopped  # a web server, which no help needs
+
     faulthandler.enable(2)  # a mapped file that is cut short under us is a bus error, which Python cannot catch
     return until_stopped(serve(Path(arguments.index), config))
 
 
 async def serve(folder: Path, config: ServeConfig) -> None:
     """Serves until a signal comes. Raises ConfigError where folder, address or token are not in order."""
+    from indexes.folder.manifest import read_index_manifest
+    from indexes.open import Machine, mode_of, open_folder
+    from indexes.service.api import Served, create_app
+    from steprag.web.listening import serve_app, token_in
+
     token = token_in(config.retriever.token_env, config.host)
     listening = listen(config.host, config.port)
     with listening:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx2
-
-from inference.chat.turns.events import ENDS
 from steprag.config.load import parse_arguments
 from steprag.errors import ConfigError, PolicyUnavailable
-from steprag.net.bounded_http import certificates, proxy_of
 from steprag.net.hosts import checked_url
-from steprag.policy.client import api_key
 from steprag.records.json_text import decoded
+
+if TYPE_CHECKING:
+    import httpx2
 
 HELP = "/mode NAME says what is done with a message, /new begins anew; Ctrl-C stops a reply, Ctrl-D ends"
 SHOWN: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -36,8 +34,14 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "url", nargs="?", default="http://127.0.0.1:8100", help="its address; $STEPRAG_TOKEN: its token"
     )
+    given = parse_arguments(parser, argv)
+    import httpx2  # two HTTP libraries, which no help needs
+
+    from steprag.net.bounded_http import certificates, proxy_of
+    from steprag.policy.client import api_key
+
     try:
-        url = checked_url(parse_arguments(parser, argv).url.partition("#")[0].rstrip("/"), "URL")
+        url = checked_url(given.url.partition("#")[0].rstrip("/"), "URL")
         headers = {"Authorization": f"Bearer {api_key('STEPRAG_TOKEN', url)}"}
         web: dict[str, Any] = {"trust_env": False, "proxy": proxy_of(url), "verify": certificates()}
         with httpx2.Client(base_url=url, headers=headers, timeout=60, **web) as client:
@@ -72,6 +76,8 @@ def _talk(client: httpx2.Client) -> int:
 
 def _answered(client: httpx2.Client, body: dict[str, str]) -> str:
     """Shows a turn while it is written; Ctrl-C stops it. Gives its conversation."""
+    from inference.chat.turns.events import ENDS
+
     begun = _said(client.post("/api/turns", json=body))
     try:
         with client.stream("GET", f"/api/turns/{begun['turn']}/events") as reply:

@@ -17,18 +17,13 @@ from contextlib import (
 )
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from indexes import open_retriever
 from inference.chat.config import ChatConfig
-from inference.chat.http.routes import FREE, create_chat_app
-from inference.chat.http.service import ChatService
 from inference.chat.memory import ChoiceFormat, QuestionFormat, Rewriter
 from inference.chat.routing import AUTO, DIRECT, REASONING, SEARCH, SEARCHING, mode_named
 from inference.chat.turns.citations import Support
-from inference.chat.turns.desk import Desk
-from inference.chat.turns.files import ConversationFiles
-from inference.chat.turns.player import ChatAgent
 from inference.chat.turns.store import TurnStore
 from inference.config import DEMO_INDEX, config_of
 from steprag.agent.checkpoints import checked_profile, profile_for
@@ -47,14 +42,15 @@ from steprag.engines.headers import gguf_values
 from steprag.engines.models import ModelFiles, resolve_model, with_adapter
 from steprag.errors import ConfigError, quoted
 from steprag.net.hosts import listen, url_of
-from steprag.policy.client import OpenAIPolicy
 from steprag.policy.open import Model, open_model
 from steprag.policy.requests import STEPS_FORCED
 from steprag.records.jsonl import read_json
 from steprag.runs.run import NUMBERED, code_version, open_run
-from steprag.web.app import access_of, show_link, token_of
-from steprag.web.guard import Access
-from steprag.web.listening import serve_app, until_stopped
+
+if TYPE_CHECKING:
+    from inference.chat.http.service import ChatService
+    from inference.chat.turns.player import ChatAgent
+    from steprag.web.guard import Access
 
 EXAMPLES = (
     "Which currency is used in the country whose capital is Lima?",
@@ -72,7 +68,7 @@ OWN_PROFILES = {DIRECT: "talk", REASONING: "cot"}
 """The prompts of the modes that do not search, unless others are given."""
 TRIES_AT = 0.8
 """The temperature of another try of a question whose first one was greedy; as in a search."""
-Door = Callable[[Any, ChatService], AbstractAsyncContextManager[Any]]
+Door = Callable[[Any, "ChatService"], AbstractAsyncContextManager[Any]]
 """Adds routes to the service's application, and holds what they need while it is served."""
 GRACE = 10.0
 """Seconds that turns under way have to end once the service is told to stop; others are played at its next start."""
@@ -82,6 +78,8 @@ def main(argv: list[str]) -> int:
     given, config = asked_for(
         argparse.ArgumentParser(prog="steprag serve", description="Talk to the agent: a web page, and an API."), argv
     )
+    from steprag.web.listening import until_stopped  # a web server, which no help needs
+
     return until_stopped(serve_chat(config, index_of(given), Path(given.out)))
 
 
@@ -99,6 +97,10 @@ async def serve_chat(config: ChatConfig, index: str, out: Path, doors: Door | No
     """Serves until a signal comes; `doors` may add routes. Raises ConfigError where index, model, address, token or
     folder are not in order.
     """
+    from inference.chat.http.routes import FREE, create_chat_app
+    from steprag.web.app import access_of, show_link, token_of
+    from steprag.web.listening import serve_app
+
     serve = config.serve
     token = token_of(serve.host, serve.token_env, serve.hosts)
     with listen(serve.host, serve.port) as listening:
@@ -116,6 +118,9 @@ async def serve_chat(config: ChatConfig, index: str, out: Path, doors: Door | No
 @asynccontextmanager
 async def chat_service(config: ChatConfig, index: str, out: Path, access: Access) -> AsyncIterator[ChatService]:
     """The service's parts, ready to take turns. Raises ConfigError as `serve_chat`."""
+    from inference.chat.http.service import ChatService
+    from inference.chat.turns.desk import Desk
+
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         profile = checked_profile(config.prompt, config.policy)
         environment = make_environment(profile, retriever, config.episode)
@@ -156,6 +161,9 @@ async def _chat_agent(
     config: ChatConfig, environment: Environment, folder: Path | None, support: Support
 ) -> AsyncIterator[ChatAgent]:
     """The agent in every mode, with its journal and the turns that were kept."""
+    from inference.chat.turns.files import ConversationFiles
+    from inference.chat.turns.player import ChatAgent
+
     journal_file, modes = folder / JOURNAL if folder else IN_MEMORY, modes_of(environment, _profiles(config))
     given = {*_adapters(config).values()} - {config.policy.adapter}
     more = () if config.policy.remote else tuple(sorted(given))
@@ -214,6 +222,8 @@ async def _voices(
     config: ChatConfig, agent: OpenAgent, modes: Mapping[str, Environment]
 ) -> AsyncIterator[dict[str, Model]]:
     """The models of the modes that do not search: the policy's own, each with its adapter and its sampling."""
+    from steprag.policy.client import OpenAIPolicy
+
     voices = dict[str, Model]()
     async with AsyncExitStack() as stack:
         for name, mode in config.modes:
@@ -242,6 +252,8 @@ async def _rewriter(config: ChatConfig, agent: OpenAgent) -> AsyncIterator[Rewri
     """The model that makes questions stand alone; the agent's own engine where both are served alike. Raises
     ConfigError where it is to choose and its engine cannot be held to a choice.
     """
+    from steprag.policy.client import OpenAIPolicy
+
     choose = config.rewriter.chooses
     format = ChoiceFormat() if choose else QuestionFormat()
     if not config.rewriter.enabled:
@@ -259,6 +271,8 @@ async def _rewriter(config: ChatConfig, agent: OpenAgent) -> AsyncIterator[Rewri
 @asynccontextmanager
 async def _sampling(config: ChatConfig, agent: OpenAgent) -> AsyncIterator[Model | None]:
     """The policy of further tries where the first one is greedy: it would write the same again."""
+    from steprag.policy.client import OpenAIPolicy
+
     greedy, policy = config.policy.temperature == 0, agent.policy.policy
     if not greedy or not isinstance(policy, OpenAIPolicy):
         yield None

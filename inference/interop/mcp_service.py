@@ -6,7 +6,6 @@ deep-research clients expect of a server: `{"results": [{"id", "title", "url"}]}
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import signal
@@ -26,22 +25,20 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
+from inference.chat.config import ChatConfig
 from inference.chat.http.openai_api import content_of
 from inference.chat.http.reasoning import inert
 from inference.chat.http.service import ChatService, Words, new_id
-from inference.chat.serve import asked_for, chat_service, serve_chat
+from inference.chat.serve import chat_service
 from inference.chat.turns.events import Event, LiveTurn
 from inference.chat.turns.store import TurnRequest
 from steprag.agent.inert import screened
 from steprag.agent.retriever import url_of
-from steprag.config.load import index_of
 from steprag.console.progress import say
 from steprag.errors import RetrieverError, quoted
-from steprag.runs.run import NUMBERED
 from steprag.types import Passage
 from steprag.web.app import ApiError
 from steprag.web.guard import Access
-from steprag.web.listening import until_stopped
 
 REMEMBERED = 4096
 """Passages that `fetch` knows: those that were found last."""
@@ -55,29 +52,15 @@ Found = dict[str, Any]
 """A passage: id, title, url (empty where it has none), text."""
 
 
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="steprag serve --mcp", description="The agent as MCP tools: ask, search, fetch."
-    )
-    told = "stdio: a client starts this command; http: /mcp beside the page of steprag serve, with its token [stdio]"
-    parser.add_argument("way", nargs="?", choices=("stdio", "http"), default="stdio", help=told)
-    given, config = asked_for(parser, argv)
-    index, out = index_of(given), Path(given.out)
-    if given.way == "http":
-        return until_stopped(serve_chat(config, index, out, doors))
-    if given.out.endswith(NUMBERED):  # clients start one for each of their windows, in folders of their own
-        config = config.model_copy(update={"serve": config.serve.model_copy(update={"keep": False})})
-
-    async def serve() -> None:
-        say("opening the index and starting the model")
-        async with chat_service(config, index, out, Access("", True, (), config.serve.body_bytes, "")) as service:
-            end, loop = endable_input(), asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, end)
-            say("answering on standard input and output, until it ends")
-            await server_of(service).run_stdio_async()
-
-    return until_stopped(serve())
+async def serve_stdio(config: ChatConfig, index: str, out: Path) -> None:
+    """Answers on standard input and output until they end. Raises ConfigError as `serve_chat`."""
+    say("opening the index and starting the model")
+    async with chat_service(config, index, out, Access("", True, (), config.serve.body_bytes, "")) as service:
+        end, loop = endable_input(), asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, end)
+        say("answering on standard input and output, until it ends")
+        await server_of(service).run_stdio_async()
 
 
 def endable_input() -> Callable[[], None]:

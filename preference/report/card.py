@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import yaml
 
 from preference.report.plots import draw
@@ -104,6 +103,8 @@ def card(report: dict[str, Any], plots: list[str], leakage: dict[str, Any] | Non
 
     Raises ValueError, or what Python raises, where the report has not the shape that we write.
     """
+    import jinja2
+
     world = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip

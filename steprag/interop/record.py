@@ -6,7 +6,6 @@ Requests and replies pass through as they are: streams, tools, errors, keys. A c
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import re
@@ -22,17 +21,15 @@ import aiohttp
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
-from steprag.config.load import parse_arguments
 from steprag.console.progress import say
-from steprag.errors import ConfigError
 from steprag.net.bounded_http import HIDDEN, LEAST_SECRET, REPLY_BYTES, BoundedClient
-from steprag.net.hosts import checked_url, listen, url_of
+from steprag.net.hosts import listen, url_of
 from steprag.policy.streams import reply_in
 from steprag.records.jsonl import LineJournal, as_utf8
 from steprag.runs.run import open_run
 from steprag.web.app import ApiError, tell_errors
 from steprag.web.guard import Access, Guard
-from steprag.web.listening import serve_app, until_stopped
+from steprag.web.listening import serve_app
 
 END = re.compile(rb"[\r\n]data: ?\[DONE\]")
 """The last event of a stream; JSON has no line's end before such words of its own."""
@@ -42,25 +39,6 @@ KEYS = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie")
 """Headers whose values are passed on and never kept."""
 OWN = frozenset({"host", "content-length", "connection", "accept-encoding", "content-encoding", "transfer-encoding"})
 """Headers of one connection; all others are passed on."""
-
-
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="steprag record", description="Keeps the calls of any agent that speaks to an OpenAI API."
-    )
-    parser.add_argument("--upstream", required=True, metavar="URL",
-                        help="the API that answers, as https://api.openai.com/v1; it gets the agent's key")  # fmt: skip
-    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: calls.jsonl; a started one goes on")
-    parser.add_argument("--port", type=int, default=8400, help="of this machine; 0 takes a free one [8400]")
-    parser.add_argument("--seconds", type=float, default=600.0, help="time for a call, its last byte included [600]")
-    given = parse_arguments(parser, argv)
-    if not 0 <= given.port <= 65535 or not 0 < given.seconds <= 86400:
-        raise ConfigError("--port takes 0 to 65535, --seconds a number above 0, up to 86400")
-    try:
-        upstream = checked_url(given.upstream, "--upstream").rstrip("/")
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    return until_stopped(serve_record(upstream, Path(given.out), given.port, given.seconds))
 
 
 async def serve_record(upstream: str, out: Path, port: int, seconds: float) -> None:

@@ -6,15 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
 from steprag.net.hosts import listen
-from steprag.view.answers import Answers
-from steprag.view.export import write_export
-from steprag.view.folders import open_folders
+
+if TYPE_CHECKING:
+    from steprag.view.answers import Answers
 
 RUNS = "runs"
 """Where runs are looked for if none is named."""
@@ -48,9 +49,14 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"--trees {given.trees}: give at least 1")
     if not given.runs and not Path(RUNS).is_dir():
         raise ConfigError(f"there is no folder {RUNS} here yet: steprag demo makes one; or give a run folder")
+    from steprag.view.answers import Answers  # figures and rewards, which no help needs
+    from steprag.view.folders import open_folders
+
     paths = given.runs or [RUNS]
     answers = Answers(open_folders(paths), paths)
     if given.out:
+        from steprag.view.export import write_export
+
         size = write_export(answers, Path(given.out), given.trees)
         say(f"view: {given.out} holds {len(answers.folders)} runs ({size / 2**20:.1f} MiB); open it in a browser")
         return 0

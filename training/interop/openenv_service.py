@@ -9,8 +9,6 @@ from steprag.config.load import parse_arguments
 from steprag.console.progress import say
 from steprag.errors import ConfigError
 from steprag.net.hosts import listen, url_of
-from steprag.web.listening import serve_app, until_stopped
-from training.interop.stepwise import open_step_world
 
 
 def main(argv: list[str]) -> int:
@@ -23,12 +21,16 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     if not 0 <= given.port <= 65535 or given.sessions < 1:
         raise ConfigError("--port takes 0 to 65535, --sessions 1 or more")
+    from steprag.web.listening import until_stopped  # a web server, which no help needs
+
     return until_stopped(serve_environment(given))
 
 
 async def serve_environment(given: argparse.Namespace) -> None:
     """Serves until a signal comes. Raises ConfigError where questions, index or port are not in order."""
+    from steprag.web.listening import serve_app
     from training.interop.openenv_world import openenv_app
+    from training.interop.stepwise import open_step_world
 
     with listen("127.0.0.1", given.port) as listening:
         world = open_step_world(given.questions, given.index, given.config)

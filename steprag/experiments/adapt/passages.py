@@ -13,12 +13,15 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
-from indexes.retrieval.folder_retriever import RowPassages
 from preference.chained import names_of
 from steprag.errors import ConfigError
 from steprag.scores.metrics import normalise
 from steprag.types import Passage
+
+if TYPE_CHECKING:
+    from indexes.retrieval.folder_retriever import RowPassages
 
 MOST = 20
 """Passages that say a name, or have it in their headings; a name of more leads nowhere in particular."""

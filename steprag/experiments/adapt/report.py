@@ -7,11 +7,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from indexes.rows.passage_store import PassageStore
 from preference.config import LeakageConfig
-from preference.report.leakage import check_folder
 from steprag.experiments.adapt.gates import GATES
 from steprag.experiments.report import bears, costs
 from steprag.experiments.stages import Contender, Pipeline
@@ -29,6 +26,10 @@ def write_report(
     bill: Callable[[Usage], str], *, failed: bool,
 ) -> Path:  # fmt: skip
     """Writes the page; `compared` as in compare.json. Whatever documents and models said stands in it as text."""
+    import jinja2  # no help needs it, nor numpy
+
+    from preference.report.leakage import check_folder
+
     gates, last, skipped = read_json(out / "questions/gates.json"), contenders[-1], out / "index/skipped.jsonl"
     used = {name: read_manifest(out / name).get("spent") for name in ("questions", "trees")}
     spent = {name: [each[key] for key in vars(Usage())] for name, each in used.items() if each}
