@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import threading
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from functools import cache, wraps
@@ -56,10 +55,10 @@ async def traced(work: Awaitable[Given], kind: str, name: str, seen: str = "", l
         except asyncio.CancelledError:
             span.set_status(StatusCode.ERROR, "cancelled")
             raise
-        output, fault = _told(result)
+        output, fault, told = _outcome(result)
         if output is not None:
             span.set_output(output)
-        span.set_attributes(_details(result))
+        span.set_attributes(told)
         span.set_status(StatusCode.ERROR if fault else StatusCode.OK, fault)
         return result
 
@@ -128,44 +127,35 @@ async def _priced(work: Awaitable[Sample], config: PolicyConfig) -> Sample:
     return sample
 
 
-def _told(result: Any) -> tuple[str | None, str]:
-    """What a span gives out, and why it failed, if it did."""
-    match result:
-        case Failure():
-            return None, f"{result.reason}: {result.detail}"
-        case Episode() | Prediction():
-            fault = "" if result.prediction is not None else f"no answer: {result.finish}"
-            return result.prediction, getattr(result, "error", None) or fault
-        case Tree():
-            best = max(result.nodes, key=lambda one: -1.0 if one.prediction_f1 is None else one.prediction_f1)
-            return best.content, ""
-        case Sample(completions=(first, *_)):
-            return first.text, ""
-        case Verdict():
-            return result.text, ""
-        case _:
-            return None, ""
-
-
-def _details(result: Any) -> dict[str, Any]:
-    """What OpenInference has further names for: a search's documents; a reply's messages, tokens and end."""
+def _outcome(result: Any) -> tuple[str | None, str, dict[str, Any]]:
+    """What a span gives out, why it failed (empty: it did not), and what OpenInference has further names for."""
     from openinference.instrumentation import get_llm_attributes, get_retriever_attributes
 
-    if isinstance(result, tuple):
-        rows = [{"id": one.id, "content": one.text, "metadata": {"title": one.title}, "score": one.score}
-                for one in result]  # fmt: skip
-        return get_retriever_attributes(documents=rows)  # pyright: ignore[reportArgumentType] (a score may be none)
-    if not isinstance(result, Sample) or not result.completions:
-        return {}
-    used, said = result.usage, list[Any]()
-    for one in result.completions:
-        thought = [{"type": "reasoning", "text": one.reasoning}] if one.reasoning else []
-        said.append({"role": "assistant", "content": one.text, "contents": thought})
-    count: Any = {"prompt": used.prompt_tokens, "completion": used.completion_tokens,
-                  "total": used.prompt_tokens + used.completion_tokens,
-                  "prompt_details": {"cache_read": used.cached_tokens}}  # fmt: skip
-    facts = get_llm_attributes(output_messages=said, token_count=count)
-    return {**facts, "llm.finish_reason": result.completions[0].finish}
+    match result:
+        case Failure():
+            return None, f"{result.reason}: {result.detail}", {}
+        case Episode() | Prediction():
+            fault = "" if result.prediction is not None else f"no answer: {result.finish}"
+            return result.prediction, getattr(result, "error", None) or fault, {}
+        case Tree():
+            best = max(result.nodes, key=lambda one: -1.0 if one.prediction_f1 is None else one.prediction_f1)
+            return best.content, "", {}
+        case Verdict():
+            return result.text, "", {}
+        case Sample(completions=(first, *_), usage=used):
+            said: Any = [{"role": "assistant", "content": one.text} for one in result.completions]
+            for one, reply in zip(result.completions, said, strict=True):
+                reply["contents"] = [{"type": "reasoning", "text": one.reasoning}] if one.reasoning else []
+            count: Any = {"prompt": used.prompt_tokens, "completion": used.completion_tokens,
+                          "total": used.prompt_tokens + used.completion_tokens,
+                          "prompt_details": {"cache_read": used.cached_tokens}}  # fmt: skip
+            told = get_llm_attributes(output_messages=said, token_count=count)
+            return first.text, "", {**told, "llm.finish_reason": first.finish}
+        case tuple():
+            found: Any = [{"id": one.id, "content": one.text, "metadata": {"title": one.title}, "score": one.score}
+                          for one in result]  # fmt: skip
+            return None, "", get_retriever_attributes(documents=found)
+    return None, "", {}
 
 
 def carried() -> dict[str, str]:
@@ -227,8 +217,7 @@ class _Sender(logging.Handler):
 
     def __init__(self, provider: Any) -> None:
         super().__init__(logging.WARNING)
-        self.provider, self._told = provider, False
-        self._over, self._sent, self._failed = threading.Event(), threading.Event(), 0.0
+        self.provider, self._told, self._over, self._sent = provider, False, threading.Event(), threading.Event()
         threading.Thread(target=lambda: (self._over.wait(), provider.shutdown(), self._sent.set()), daemon=True).start()
         log = logging.getLogger("opentelemetry")
         log.addHandler(self)
@@ -236,17 +225,15 @@ class _Sender(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if not self._told:
-            self._told = True
             say(f"traces: {shortened(record.getMessage(), 200)}; the run goes on without (said once)")
-        if ".exporter." in record.name:
-            self._failed = time.monotonic()
-            if self._over.is_set():
-                self._sent.set()
+        self._told = True
+        if self._over.is_set():
+            self._sent.set()  # nobody waits for a collector that fails
 
     def finish(self) -> None:
-        """Waits `GRACE` for the last spans, and not at all for a collector that has just failed."""
+        """Waits for the last spans, `GRACE` at most."""
         self._over.set()
-        self._sent.wait(0 if self._failed and time.monotonic() - self._failed < 15 else GRACE)
+        self._sent.wait(GRACE)
 
 
 _senders: list[_Sender] = []
