@@ -134,9 +134,11 @@ class LayerwiseScorer:
             residual_multiplier=given["scale_depth"] / math.sqrt(given["num_hidden_layers"]),
             attention_multiplier=(given["hidden_size"] // given["num_attention_heads"]) ** -0.5,
         )  # fmt: skip
+        left_out = {"_keys_to_ignore_on_load_unexpected": [r"lm_head\.", r"layers\.\d+\."]}  # else each is told of
         with one_load():
             self._tokenizer: Any = from_pretrained(AutoTokenizer, str(self._folder), local_files_only=True)
-            model = from_pretrained(GraniteModel, str(self._folder), local_files_only=True, config=config)
+            model = type("GraniteModel", (GraniteModel,), left_out)
+            model = from_pretrained(model, str(self._folder), local_files_only=True, config=config)
         check_complete(model, self._folder)
         self._model = (model.float() if self._device == "cpu" else model).eval().to(self._device)
         for file in weight_files(self._folder):
