@@ -1,5 +1,6 @@
 """Runs as spans, as a collector gets them: a real HTTP server that decodes OTLP by the SDK's own types."""
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import json
@@ -92,9 +93,10 @@ SCRIPT = [query("capital Tirana"), evidence("Read in no passage."), answer("lek"
 def play(questions: Path, tmp_path: Path) -> Iterator[Start]:
     """Runs a command over one question, with a retriever that loads nothing; the policy says `texts`, in turn."""
 
-    def played(command: str, folder: str, *more: str, texts: Sequence[str] = SCRIPT, index: Any = None) -> int:
+    def played(command: str, folder: str, *more: str, texts: Sequence[str] = SCRIPT, index: Path | None = None) -> int:
         with serve(chat_reply(in_turn(*texts))) as endpoint:
-            asked = options(endpoint, questions, index or address, tmp_path / folder, "--limit", "1", *more)
+            where: Any = index or address
+            asked = options(endpoint, questions, where, tmp_path / folder, "--limit", "1", *more)
             return main([command, *asked])
 
     with retriever_service() as address:

@@ -4,6 +4,7 @@ OTEL_TRACES_EXPORTER=otlp asks for them; OpenTelemetry's other variables say whe
 imported. A collector that is slow or gone costs a run spans, never time or an error.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import asyncio
