@@ -17,6 +17,7 @@ from data_generation.growth import Rule, SearchNode, SearchTree, Simulation, add
 from data_generation.values import Fresh, outcomes
 from steprag.agent.belief import believe, gains
 from steprag.errors import NotJournalled
+from steprag.policy.traces import traced
 from steprag.scores.metrics import f1, guessable
 from steprag.tree import Tree
 
@@ -68,7 +69,8 @@ async def run_wave(tree: SearchTree, searcher: Searcher) -> None:
         leaf.busy = True
         leaf.mark_pending(1)
         simulations.append(Simulation(leaf))
-    ended = await asyncio.gather(*(simulate(one, tree, searcher) for one in simulations), return_exceptions=True)
+    played = (traced(simulate(one, tree, searcher), "chain", "simulation") for one in simulations)
+    ended = await asyncio.gather(*played, return_exceptions=True)
     for simulation in simulations:
         backup(simulation, tree)
     for node in (node for simulation in simulations for node in upwards(simulation.leaf)):

@@ -15,7 +15,7 @@ from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec, encoder_here
 from indexes.encoding.runtimes import QueryBackend, check_backend
 from indexes.folder.manifest import MEND, IndexManifest, fingerprint, read_index_manifest
-from indexes.interop.bge import m3_at
+from indexes.interop.bge import bge_at
 from indexes.ranking.cross_encoder import CrossEncoder
 from indexes.ranking.rankings import ALONE, RowSearcher, TextEncoder, VectorIndex, named
 from indexes.ranking.searchers import DenseSearcher, HybridSearcher, RerankedSearcher
@@ -136,7 +136,7 @@ def _searcher(
         base = LinkedSearcher(base, folder, manifest, config.links)
     if config.reranker is None:
         return base
-    model = m3_at(config.reranker, machine.device) or CrossEncoder(config.reranker, device=machine.device)
+    model = bge_at(config.reranker, machine.device) or CrossEncoder(config.reranker, device=machine.device)
     return RerankedSearcher(base, store, model, config.candidates)
 
 

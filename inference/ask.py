@@ -21,6 +21,7 @@ from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
 from steprag.config.load import NEWEST, add_options, index_of, parse_arguments
 from steprag.errors import PART_DONE, ConfigError
+from steprag.policy.traces import traced
 from steprag.types import Episode, Question
 
 SHOWN = 110
@@ -85,7 +86,7 @@ async def played(
         candidates=config.candidates,
         choose=Critic(critic).choose if critic else None,
     )
-    return await episode_of(turns, watch)
+    return await traced(episode_of(turns, watch), "agent", "ask", question)
 
 
 def show(turn: Moment) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from inference.config import InferConfig
 from steprag.agent.critic import CriticFiles, find_critic
@@ -12,6 +13,7 @@ from steprag.agent.profiles import PromptProfile
 from steprag.agent.rollout import Choose, episode_of, rollout
 from steprag.errors import ConfigError
 from steprag.policy.protocols import Policy
+from steprag.policy.traces import traced
 from steprag.scores.metrics import normalise
 from steprag.types import Episode, Message
 
@@ -57,12 +59,9 @@ async def play(
 
     `candidates` and `choose` as in `rollout`. Raises PolicyError and RetrieverError.
     """
-    start = environment.start(question)
+    begin = partial(rollout, environment, policy, environment.start(question), candidates=candidates, choose=choose)
     seeds = [seed + SEEDS_APART * number for number in range(times)]
-    return [
-        await episode_of(rollout(environment, policy, start, seed=each, candidates=candidates, choose=choose))
-        for each in seeds
-    ]
+    return [await traced(episode_of(begin(seed=each)), "agent", "episode", question) for each in seeds]
 
 
 def by_vote(episodes: Sequence[Episode]) -> int:

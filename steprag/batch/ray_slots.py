@@ -31,6 +31,7 @@ from steprag.config.sections import PriceConfig
 from steprag.console.progress import say
 from steprag.errors import BudgetReached, ConfigError, StepragError
 from steprag.policy.budget import BudgetConfig, Spending
+from steprag.policy.traces import beneath, carried, finish_traces
 from steprag.runs.run import Run
 from steprag.tree import Failure
 from steprag.types import Question, Usage
@@ -92,9 +93,9 @@ class Slot:
         self._work: Work[Any] = await working(plan.config, agent, journal)
         return agent.environment.retriever.fingerprint, served_by(policy=agent.policy, judge=agent.judge)
 
-    async def work(self, question: Question) -> Any | Failure:
-        """The question's result."""
-        return await self._work(question)
+    async def work(self, question: Question, trace: dict[str, str]) -> Any | Failure:
+        """The question's result; `trace`: what its spans lie below."""
+        return await beneath(trace, self._work(question))
 
     async def spent(self) -> SlotSpent:
         """What its calls took so far."""
@@ -110,6 +111,7 @@ class Slot:
     async def close(self) -> None:
         """Waits for the calls in flight and closes everything."""
         await self._stack.aclose()
+        await asyncio.to_thread(finish_traces)
 
 
 @asynccontextmanager
@@ -208,7 +210,7 @@ class _Pool:
         async with self._opening[place]:  # waits for one that is being replaced
             slot = self._slots[place]
         try:
-            return await _told(slot.work.remote(question))
+            return await _told(slot.work.remote(question, carried()))
         except RayActorError:
             await self._replace(place, slot)
             return None

@@ -32,6 +32,7 @@ from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.open import model_identity, open_model
 from steprag.policy.protocols import Policy
 from steprag.policy.requests import OutputFormat
+from steprag.policy.traces import earlier_traces, traced_question
 from steprag.records.jsonl import LineJournal, drop_torn_line, file_hash, read_rows, write_json, write_records
 from steprag.runs.run import FAILED, PROGRESS, Run, now
 from steprag.tree import Failure
@@ -150,6 +151,7 @@ async def work_off(
     """
     todo, spending.ended = sorted(todo, key=lambda question: question.id not in begun), total - len(todo)
     label, failed, refusals = run.manifest["stage"], Counter[str](), Refusals()
+    before = earlier_traces(run)
     run.note(event="begun")
     with (
         results.appending() as keep,
@@ -159,7 +161,7 @@ async def work_off(
 
         async def one(question: Question) -> None:
             began = time.monotonic()
-            result = await work(question)
+            result = await traced_question(work(question), label, question, run, before)
             took: dict[str, Any] = {"id": question.id, "seconds": round(time.monotonic() - began, 3)}
             took |= {"part": True} if question.id in begun else {}
             if isinstance(result, Failure):

@@ -6,7 +6,6 @@ Requests and replies pass through as they are: streams, tools, errors, keys. A c
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import secrets
@@ -16,6 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 from fastapi import FastAPI, Request, Response
@@ -95,7 +95,8 @@ class CallRecorder:
             stream = told.get("Content-Type", "").startswith("text/event-stream")
             told = {name: value for name, value in told.items() if name.lower() not in OWN}
             if stream:
-                return StreamingResponse(call.pieces(status, parts, stack), status, told)
+                stack.callback(call.end, status, left=True)
+                return _Passing(stack, call.pieces(status, parts), status, told)
             async with stack:
                 call.parts = [part async for part in parts]
         except aiohttp.ClientError as error:
@@ -105,6 +106,18 @@ class CallRecorder:
             raise ApiError(status, "upstream", problem) from None
         call.end(status, left=await request.is_disconnected())
         return Response(b"".join(call.parts), status, told)
+
+
+class _Passing(StreamingResponse):
+    """A stream that closes `stack` however it ends: of one that its client left before the first byte, nothing runs."""
+
+    def __init__(self, stack: AsyncExitStack, *given: Any) -> None:
+        super().__init__(*given)
+        self._stack = stack
+
+    async def __call__(self, *asgi: Any) -> None:
+        async with self._stack:
+            await super().__call__(*asgi)
 
 
 class KeptCall:
@@ -118,7 +131,7 @@ class KeptCall:
         self._secrets = sorted(words, key=len, reverse=True)
         self.over, self.parts = False, list[bytes]()
 
-    async def pieces(self, status: int, parts: AsyncIterator[bytes], stack: AsyncExitStack) -> AsyncIterator[bytes]:
+    async def pieces(self, status: int, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """A stream's bytes as they come. The call is kept before `[DONE]` goes out, or where stream or client end."""
         left, error, seen = True, "", b"\n"
         try:
@@ -134,7 +147,6 @@ class KeptCall:
             raise
         finally:
             self.end(status, error, left=left)
-            await asyncio.shield(stack.aclose())
 
     def end(self, status: int, error: str = "", *, left: bool = False) -> None:
         """Keeps the call. `left`: the client went before the reply's end."""

@@ -39,6 +39,7 @@ from steprag.policy.replies import sample_of
 from steprag.policy.requests import OutputFormat, begun, chat_options, request_body
 from steprag.policy.scoring import EndpointScorer
 from steprag.policy.streams import reply_in, whole_reply
+from steprag.policy.traces import model_call
 from steprag.types import Message, Sample
 
 OPENAI = "https://api.openai.com/v1"
@@ -188,6 +189,7 @@ class OpenAIPolicy:
         if self._config.remote:
             self.served = served.get(self._model, {})
 
+    @model_call
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         """As `Policy.sample`.
 
@@ -200,6 +202,7 @@ class OpenAIPolicy:
 
         return await self._until_sane(ask)
 
+    @model_call
     async def stream(
         self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, seed: int, listener: Listener
     ) -> Sample:
@@ -228,6 +231,7 @@ class OpenAIPolicy:
         except (ValueError, RecursionError, aiohttp.ClientError) as error:
             raise PolicyError(f"{self._where}: the reply broke off ({reason(error)})") from None
 
+    @model_call
     async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
         """As `Scorer.score`; asked for again as `sample` is."""
         if not self._scorers:  # sessions of this policy share it

@@ -24,6 +24,7 @@ from steprag.batch.worklist import for_each
 from steprag.engines.reasoning import split
 from steprag.engines.tokens import prompt_tokens
 from steprag.errors import RequestError
+from steprag.policy.traces import traced
 from steprag.types import Completion, Episode, Message, Question, Sample, Usage
 from training.config import GrpoSection
 from training.parity import check_prompt, sent_tokens
@@ -189,7 +190,8 @@ async def play(
 
     async def one(player: Player) -> None:
         try:
-            player.played = await whole(player, questions[player.number // size])
+            question = questions[player.number // size]
+            player.played = await traced(whole(player, question), "agent", "episode", question.question)
         except RequestError as error:
             failures[player.number // size] = str(error)
             batcher.leave(player.number)

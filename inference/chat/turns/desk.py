@@ -17,6 +17,7 @@ from inference.chat.turns.events import LiveTurn, end_of
 from inference.chat.turns.player import ChatAgent, play, turn_of
 from inference.chat.turns.store import TurnRequest
 from steprag.errors import StepragError
+from steprag.policy.traces import traced
 from steprag.types import Passage, Step, Turn, Usage
 
 log = logging.getLogger(__name__)
@@ -185,7 +186,8 @@ class Desk:
     async def _play(self, live: LiveTurn) -> None:
         live.begun = time.monotonic()
         try:
-            turn = await self._played(live)
+            session = {"session.id": live.request.conversation}
+            turn = await traced(self._played(live), "agent", "turn", live.request.asked, **session)
         except asyncio.CancelledError:
             if not live.cancelled:  # the service ends: the turn is played again at its next start
                 raise
