@@ -1,0 +1,154 @@
+"""A fixed world behind an OpenAI endpoint and Search-R1's `/retrieve`: who made gadget N lives in Town N, two facts.
+
+The policy writes each method's own tags. Its next search is right six times of ten, its answer as far as the facts
+stand in the prompt; at temperature 0 it says the same whenever a question has had as many searches. It takes from the
+shortest to the longest seconds a call, drawn alike. Only the standard library: any peer's Python starts it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.request import urlopen
+
+DIALECTS = {"<subquery>": ("<subquery> {} </subquery>", "<answer> {} </answer>"),
+            "<search>": ("<think> Hm. </think> <search> {} </search>", "<think> Ah. </think> <answer> {} </answer>"),
+            "": ("So the next query is <query> {} </query>", "So the answer is <answer> {} </answer>")}  # fmt: skip
+"""A search and an answer, by the tag that the prompt explains."""
+SEARCH = re.compile("</(?:search|query|subquery)>")
+
+
+def question(number: int) -> str:
+    return f"In which town lives the maker of gadget {number}?"
+
+
+def right(text: str) -> bool:
+    """Whether a step is one of the way to the answer; nothing that the policy writes is right by half."""
+    return not re.search("colour|nothing|Elsewhere", text)
+
+
+def found(query: str) -> list[dict[str, Any]]:
+    """What stands in the world about a query: its fact first, then two passages of no use."""
+    number = (re.findall(r"\d+", query) or ["0"])[-1]
+    fact = {"maker": f"Gadget {number} was made by Maker{number}.", "home": f"Maker{number} lives in Town{number}."}
+    texts = [fact.get(query.strip().split()[0], f"Gadget {number} is red."), "Some gadgets are green.", "Gadgets rust."]
+    return [{"document": {"id": f"{number}-{place}", "title": query, "text": text, "contents": f"{query}\n{text}"},
+             "score": 1 / (place + 1)} for place, text in enumerate(texts)]  # fmt: skip
+
+
+def said(prompt: str, draw: random.Random) -> str:
+    """One completion."""
+    number = re.findall(r"maker of gadget (\d+)\?", prompt)[-1]
+    tail = prompt[prompt.rfind(question(int(number))) :]
+    facts = (f"was made by Maker{number}" in tail) + (f"lives in Town{number}" in tail)
+    searches, chance, shade = len(SEARCH.findall(tail)), draw.random(), draw.randrange(40)
+    if "So the score is" in prompt:
+        return f"So the score is {draw.randrange(50, 100) if right(tail) else draw.randrange(60)}"
+    if "Read the passages." in tail[-40:] or "<reference>" in tail:
+        there = re.findall(r"\w+ ?\d* (?:was made by|lives in) \w+", tail[-600:])
+        kept = there[-1] if there and chance < 0.8 else f"nothing {shade}" if there else f"rust, {shade}"
+        return f"Based on the query, the relevant evidence is <evidence> {kept} </evidence>"
+    search, answer = next(words for tag, words in DIALECTS.items() if tag in prompt)
+    forced = "final answer for the given" in prompt or "Answer now." in tail[-40:]
+    if searches >= 4 or forced or chance < (0.1, 0.15, 0.85)[facts]:
+        town = f"Town{number}" if draw.random() < (0.05, 0.1, 0.9)[facts] else f"Elsewhere{shade}"
+        return answer.format(town)
+    wanted = (f"maker of gadget {number}", f"home of Maker{number}", f"colour {shade} of gadget {number}")
+    return search.format(wanted[min(facts, 2) if draw.random() < 0.6 else 2])
+
+
+class World:
+    """The server: what it was asked, and when."""
+
+    def __init__(self, shortest: float, longest: float) -> None:
+        self.between, self.log = (shortest, longest), []  # completions, prompt, begun, seconds
+
+    def told(self) -> dict[str, float]:
+        """`calls`, `completions`; `again`: calls of prompts that came before; `slots`: calls under way on average."""
+        calls = self.log
+        whole = max(begun + wait for _, _, begun, wait in calls) - calls[0][2] if calls else 1.0
+        return {"calls": len(calls), "completions": sum(count for count, *_ in calls),
+                "again": len(calls) - len({prompt for _, prompt, *_ in calls}),
+                "slots": sum(wait for *_, wait in calls) / whole}  # fmt: skip
+
+    async def answered(self, path: str, asked: dict[str, Any]) -> Any:
+        if path == "/told":
+            return self.told()
+        if path.startswith("/retrieve"):
+            return {"result": [found(query)[: asked.get("topk", 3)] for query in asked["queries"]]}
+        if "completions" not in path:
+            return {"data": [{"id": "double", "object": "model"}], "fingerprint": "world", "mode": "dense"}
+        prompt = asked.get("prompt") or "\n".join(str(message["content"]) for message in asked["messages"])
+        still = f"{re.findall(r'maker of gadget (.+)[?]', prompt)[-1:]} {len(SEARCH.findall(prompt))}"
+        count, place, warm = asked.get("n") or 1, len(self.log), asked.get("temperature")
+        self.log.append((count, prompt, time.perf_counter(), random.Random(still).uniform(*self.between)))
+        await asyncio.sleep(0 if asked.get("stream") else self.log[place][-1])
+        texts = [said(prompt, random.Random(f"{still} {each} {place if warm else ''}")) for each in range(count)]
+        choices = [{"index": each, "finish_reason": "stop", "text": text, "message": {"role": "assistant",
+                    "content": text}} for each, text in enumerate(texts)]  # fmt: skip
+        usage = {"prompt_tokens": 400, "completion_tokens": 40 * count, "total_tokens": 400 + 40 * count}
+        kind = "chat.completion" if "chat" in path else "text_completion"
+        return {"id": "x", "object": kind, "created": 0, "model": "double", "choices": choices, "usage": usage}
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                size = re.search(r"(?i)content-length: (\d+)", head)
+                asked = json.loads(await reader.readexactly(int(size[1])) if size and int(size[1]) else b"{}")
+                reply = await self.answered(head.split()[1], asked)
+                if asked.get("stream"):
+                    await self.stream(writer, reply, self.log[-1][-1])
+                    break
+                body = json.dumps(reply).encode()
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
+                             b"Content-Length: %d\r\n\r\n%s" % (len(body), body))  # fmt: skip
+        writer.close()
+
+    async def stream(self, writer: asyncio.StreamWriter, reply: dict[str, Any], seconds: float) -> None:
+        """A completion word by word, evenly over so many seconds."""
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+        words = re.findall(r" ?\S+", reply["choices"][0]["text"])
+        head = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "double"}
+        parts = [{"delta": {"content": word}, "finish_reason": None} for word in words]
+        for part in [*parts, {"delta": {}, "finish_reason": "stop"}]:
+            await asyncio.sleep(seconds / (len(words) + 1))
+            chunk = json.dumps({**head, "choices": [{"index": 0, **part}]})
+            writer.write(f"data: {chunk}\n\n".encode())
+            await writer.drain()
+        writer.write(b"data: [DONE]\n\n")
+
+    async def serve(self) -> None:
+        """Until who started it is gone."""
+        server = await asyncio.start_server(self.connected, "127.0.0.1", 0, backlog=1024, limit=2**24)
+        sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
+        sys.stdout.flush()
+        while os.path.exists(f"/proc/{sys.argv[3]}"):  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.5)
+
+
+@contextmanager
+def endpoint(shortest: float, longest: float) -> Iterator[str]:
+    """Its address. Not a child of this process, so that its work is not counted as this one's."""
+    line = f"exec {sys.executable} {__file__} {shortest} {longest} {os.getpid()} &"
+    with subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout
+        yield f"http://127.0.0.1:{shell.stdout.readline().strip()}"
+
+
+def told(url: str) -> dict[str, float]:
+    with urlopen(f"{url}/told") as reply:
+        return json.load(reply)
+
+
+if __name__ == "__main__":
+    asyncio.run(World(*map(float, sys.argv[1:3])).serve())
