@@ -8,7 +8,6 @@ thread. Equal: the answers.
 
 import http.client
 import json
-import os
 import re
 import shutil
 import socket
@@ -26,7 +25,7 @@ from benchmarks.peers.scripted import endpoint, found, question
 PEERS = {"engine": Peer(), "langgraph": Peer("langgraph-cli[inmem]==0.4.40 langchain-openai")}
 UNIT, COUNT, TOKEN = "turns", size(64, 16), "a-token-of-the-benchmark"
 PROMPT = "Search with <search> query </search>, answer with <answer> town </answer>. Question: "
-GRAPH = '''
+GRAPH = """
 import os, re
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -48,7 +47,7 @@ graph.add_edge(START, "agent")
 graph.add_edge("search", "agent")
 graph.add_conditional_edges("agent", lambda state: "search" if "</search>" in state["messages"][-1].content else END)
 graph = graph.compile()
-'''
+"""
 
 
 def prepare(work: Path) -> None:
@@ -99,8 +98,8 @@ def ours(work: Path) -> Told:
     url = f"http://127.0.0.1:{(port := free())}"
     with endpoint(0.1, 0.1) as world:
         command = [sys.executable, "-m", "steprag.cli", "serve", "--index", world, "--out", str(work / f"chat-{port}"),
-                   "--base_url", f"{world}/v1", "--model", "double", "--policy.engine", "openai", "--policy.concurrency",
-                   "16", "--serve.port", str(port), "--prompt.profile", "search-r1"]  # fmt: skip
+                   "--base_url", f"{world}/v1", "--model", "double", "--policy.engine", "openai",
+                   "--policy.concurrency", "16", "--serve.port", str(port), "--prompt.profile", "search-r1"]  # fmt: skip
 
         def turn(asked: str) -> Iterator[str]:
             begun = json.loads("".join(lines(url, "POST", "/api/turns", {"question": asked, "mode": "local"})))

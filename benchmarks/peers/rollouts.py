@@ -53,18 +53,24 @@ def seen(run: Told, url: str, right: int) -> Told:
     return {**run, "units": COUNT, "figures": figures, "calls": calls["calls"], "right": right}
 
 
+def rightly(work: Path, files: str, marks: str) -> int:
+    """How often `marks`, which a right answer leaves, stands in the files of a run."""
+    return sum(len(re.findall(marks, file.read_text())) for file in (work / "out").rglob(files))
+
+
 def command(peer: str, line: str, files: str, marks: str, work: Path) -> Told:
-    """A run of a command, and how often `marks` stands in its `files`: right answers."""
     shutil.rmtree(work / "out", ignore_errors=True)
     with endpoint(0.05, 0.8) as url:
         with measured() as run:
             subprocess.run(shlex.split(line.replace("URL", url)), cwd=work, env=variables(url, work, peer), check=True)
-        return seen(run, url, sum(len(re.findall(marks, file.read_text())) for file in (work / "out").rglob(files)))
+        return seen(run, url, rightly(work, files, marks))
 
 
-ours = partial(command, "", OURS, "predictions.jsonl", r'"golden_answers":\["(.*?)"\],"prediction":"\1"')
-verifiers = partial(command, "verifiers", VERIFIERS, "traces.jsonl", r'"right": ?{"score": ?1')
-inspect = partial(command, "inspect", INSPECT, "*.json", r'"includes": {\s*"value": "C"')
+OUR_RUN = OURS, "predictions.jsonl", r'"golden_answers":\["(.*?)"\],"prediction":"\1"'
+VERIFIERS_RUN = VERIFIERS, "traces.jsonl", r'"right": ?{"score": ?1'
+INSPECT_RUN = INSPECT, "*.json", r'"includes": {\s*"value": "C"'
+ours, verifiers, inspect = (partial(command, name, *run) for name, run in
+                            (("", OUR_RUN), ("verifiers", VERIFIERS_RUN), ("inspect", INSPECT_RUN)))  # fmt: skip
 
 
 def flashrag(work: Path) -> Told:

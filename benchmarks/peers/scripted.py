@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 from urllib.request import urlopen
@@ -41,7 +41,7 @@ def found(query: str) -> list[dict[str, Any]]:
     number = (re.findall(r"\d+", query) or ["0"])[-1]
     fact = {"maker": f"Gadget {number} was made by Maker{number}.", "home": f"Maker{number} lives in Town{number}."}
     texts = [fact.get(query.strip().split()[0], f"Gadget {number} is red."), "Some gadgets are green.", "Gadgets rust."]
-    return [{"document": {"id": f"{number}-{place}", "title": query, "text": text, "contents": f"{query}\n{text}"},
+    return [{"document": {"id": f"{query} {place}", "title": query, "text": text, "contents": f"{query}\n{text}"},
              "score": 1 / (place + 1)} for place, text in enumerate(texts)]  # fmt: skip
 
 
@@ -69,19 +69,23 @@ def said(prompt: str, draw: random.Random) -> str:
 class World:
     """The server: what it was asked, and when."""
 
-    def __init__(self, shortest: float, longest: float) -> None:
-        self.between, self.log = (shortest, longest), []  # completions, prompt, begun, seconds
+    def __init__(self, shortest: float, longest: float, hold: float) -> None:
+        self.hold, self.thaw = hold, asyncio.Event()
+        self.between, self.log = (shortest, longest), []  # completions, begun, seconds
+        self.sent, self.arrived, self.again, self.repeated = set[str](), set[str](), 0, 0
 
     def told(self) -> dict[str, float]:
-        """`calls`, `completions`; `again`: calls of prompts that came before; `slots`: calls under way on average."""
+        """`calls`, `completions`; `again`: calls of prompts sent before; `repeated`: of those with an answer; `slots`: calls under way on average."""
         calls = self.log
-        whole = max(begun + wait for _, _, begun, wait in calls) - calls[0][2] if calls else 1.0
-        return {"calls": len(calls), "completions": sum(count for count, *_ in calls),
-                "again": len(calls) - len({prompt for _, prompt, *_ in calls}),
+        whole = max(begun + wait for _, begun, wait in calls) - calls[0][1] if calls else 1.0
+        return {"calls": len(calls), "completions": sum(count for count, *_ in calls), "again": self.again,
+                "repeated": self.repeated,
                 "slots": sum(wait for *_, wait in calls) / whole}  # fmt: skip
 
-    async def answered(self, path: str, asked: dict[str, Any]) -> Any:
-        if path == "/told":
+    async def answer(self, path: str, asked: dict[str, Any], gone: Callable[[], bool]) -> Any:
+        if path == "/thaw":
+            self.thaw.set()
+        if path in ("/told", "/thaw"):
             return self.told()
         if path.startswith("/retrieve"):
             return {"result": [found(query)[: asked.get("topk", 3)] for query in asked["queries"]]}
@@ -90,8 +94,14 @@ class World:
         prompt = asked.get("prompt") or "\n".join(str(message["content"]) for message in asked["messages"])
         still = f"{re.findall(r'maker of gadget (.+)[?]', prompt)[-1:]} {len(SEARCH.findall(prompt))}"
         count, place, warm = asked.get("n") or 1, len(self.log), asked.get("temperature")
-        self.log.append((count, prompt, time.perf_counter(), random.Random(still).uniform(*self.between)))
+        self.log.append((count, time.perf_counter(), random.Random(still).uniform(*self.between)))
+        self.again, self.repeated = self.again + (prompt in self.sent), self.repeated + (prompt in self.arrived)
+        self.sent.add(prompt)
         await asyncio.sleep(0 if asked.get("stream") else self.log[place][-1])
+        if place >= self.hold:
+            await self.thaw.wait()
+        if not gone():
+            self.arrived.add(prompt)
         texts = [said(prompt, random.Random(f"{still} {each} {place if warm else ''}")) for each in range(count)]
         choices = [{"index": each, "finish_reason": "stop", "text": text, "message": {"role": "assistant",
                     "content": text}} for each, text in enumerate(texts)]  # fmt: skip
@@ -105,7 +115,7 @@ class World:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 size = re.search(r"(?i)content-length: (\d+)", head)
                 asked = json.loads(await reader.readexactly(int(size[1])) if size and int(size[1]) else b"{}")
-                reply = await self.answered(head.split()[1], asked)
+                reply = await self.answer(head.split()[1], asked, reader.at_eof)
                 if asked.get("stream"):
                     await self.stream(writer, reply, self.log[-1][-1])
                     break
@@ -132,23 +142,25 @@ class World:
         server = await asyncio.start_server(self.connected, "127.0.0.1", 0, backlog=1024, limit=2**24)
         sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
         sys.stdout.flush()
-        while os.path.exists(f"/proc/{sys.argv[3]}"):  # noqa: ASYNC110, ASYNC240
+        while os.path.exists(f"/proc/{sys.argv[1]}"):  # noqa: ASYNC110, ASYNC240
             await asyncio.sleep(0.5)
 
 
 @contextmanager
-def endpoint(shortest: float, longest: float) -> Iterator[str]:
-    """Its address. Not a child of this process, so that its work is not counted as this one's."""
-    line = f"exec {sys.executable} {__file__} {shortest} {longest} {os.getpid()} &"
+def endpoint(shortest: float, longest: float, hold: float = 1e9) -> Iterator[str]:
+    """Its address. Not a child of this process, so that its work is not counted as this one's. After `hold` calls it
+    lets all wait until `/thaw` is asked.
+    """
+    line = f"exec {sys.executable} {__file__} {os.getpid()} {shortest} {longest} {hold} &"
     with subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE, text=True) as shell:
         assert shell.stdout
         yield f"http://127.0.0.1:{shell.stdout.readline().strip()}"
 
 
-def told(url: str) -> dict[str, float]:
-    with urlopen(f"{url}/told") as reply:
+def told(url: str, ask: str = "told") -> dict[str, float]:
+    with urlopen(f"{url}/{ask}") as reply:
         return json.load(reply)
 
 
 if __name__ == "__main__":
-    asyncio.run(World(*map(float, sys.argv[1:3])).serve())
+    asyncio.run(World(*map(float, sys.argv[2:])).serve())
