@@ -10,7 +10,6 @@ import http.client
 import json
 import re
 import shutil
-import socket
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.peers.pairing import Peer, Told, measured, serving, size
-from benchmarks.peers.scripted import endpoint, found, question
+from benchmarks.peers.scripted import endpoint, found, free, question
 
 PEERS = {"engine": Peer(), "langgraph": Peer("langgraph-cli[inmem]==0.4.40 langchain-openai")}
 UNIT, COUNT, TOKEN = "turns", size(64, 16), "a-token-of-the-benchmark"
@@ -88,18 +87,12 @@ def played(turn: Callable[[str], Iterator[str]], pid: int | None) -> Told:
     return {**run, "units": COUNT, "figures": figures, "answers": answers}
 
 
-def free() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 def ours(work: Path) -> Told:
     url = f"http://127.0.0.1:{(port := free())}"
     with endpoint(0.1, 0.1) as world:
         command = [sys.executable, "-m", "steprag.cli", "serve", "--index", world, "--out", str(work / f"chat-{port}"),
                    "--base_url", f"{world}/v1", "--model", "double", "--policy.engine", "openai",
-                   "--policy.concurrency", "16", "--serve.port", str(port), "--prompt.profile", "search-r1"]  # fmt: skip
+                   "--policy.concurrency", "16", "--port", str(port), "--prompt.profile", "search-r1"]  # fmt: skip
 
         def turn(asked: str) -> Iterator[str]:
             begun = json.loads("".join(lines(url, "POST", "/api/turns", {"question": asked, "mode": "local"})))
@@ -111,8 +104,8 @@ def ours(work: Path) -> Told:
 
 def langgraph(work: Path) -> Told:
     url = f"http://127.0.0.1:{(port := free())}"
-    command = [f"{sys.prefix}/bin/langgraph", "dev", "--no-browser", "--no-reload", "--config", "graph.json", "--port", str(port),
-               "--n-jobs-per-worker", "16"]  # fmt: skip
+    command = [f"{sys.prefix}/bin/langgraph", "dev", "--no-browser", "--no-reload", "--config", "graph.json", "--port",
+               str(port), "--n-jobs-per-worker", "16"]  # fmt: skip
 
     def turn(asked: str) -> Iterator[str]:
         given = {"messages": [{"role": "user", "content": PROMPT + asked}]}

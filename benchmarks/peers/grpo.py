@@ -14,10 +14,12 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.peers.pairing import Peer, Told, measured, size
-from benchmarks.peers.scripted import endpoint, found, question
+from benchmarks.peers.scripted import endpoint, found, question, write_questions
 
 PEERS = {"trl": Peer("trl==1.16.0 transformers==5.23.0 datasets==5.2.0 jmespath")}
 UNIT, STEPS = "episodes", size(4, 1)
+OPTIONS = ("--stage grpo --config recipe.yaml --model model --questions q.jsonl --out out --threads 1 --prompt.profile"
+           " search-r1 --grpo.questions 4 --grpo.episodes 4 --batch_size 16 --max_length 4096")  # fmt: skip
 
 
 def prepare(work: Path) -> None:
@@ -31,8 +33,7 @@ def prepare(work: Path) -> None:
     tokenizer = make_tokenizer(work / "model", [question(0), json.dumps(found("maker of gadget 0"))], words)
     shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4}
     LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **shape)).save_pretrained(work / "model")
-    rows = [{"id": f"q{i}", "question": question(i), "golden_answers": [f"Town{i}"]} for i in range(4 * STEPS)]
-    (work / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_questions(work / "q.jsonl", 4 * STEPS)
     (work / "recipe.yaml").write_text("grpo: {rewards: {f1: 1.0}}")
 
 
@@ -85,9 +86,7 @@ def ours(work: Path) -> Told:
     with endpoint(0, 0) as url, ExitStack() as stack:
         watched(EpisodeGRPOTrainer, told, stack)
         stack.enter_context(mock.patch.object(EpisodeGRPOTrainer, "sample", sample))
-        main(["--stage", "grpo", "--config", "recipe.yaml", "--model", "model", "--questions", "q.jsonl", "--index", url,
-              "--out", "out", "--threads", "1", "--prompt.profile", "search-r1", "--max_steps", str(STEPS),
-              "--grpo.questions", "4", "--grpo.episodes", "4", "--batch_size", "16", "--max_length", "4096"])  # fmt: skip
+        main(["--index", url, "--max_steps", str(STEPS), *OPTIONS.split()])
     return told
 
 
@@ -120,14 +119,15 @@ def trl(work: Path) -> Told:
         return [float(one[-1]["content"] == f"Town{n}") for one, n in zip(completions, number, strict=True)]
 
     rows = [{"prompt": [{"role": "user", "content": question(i)}], "number": i} for i in range(4 * STEPS)]
-    arguments = GRPOConfig(output_dir=str(work / "trl"), num_generations=4, per_device_train_batch_size=16, use_cpu=True,
+    arguments = GRPOConfig(output_dir="trl", num_generations=4, per_device_train_batch_size=16, use_cpu=True,
                            max_steps=STEPS, max_completion_length=2048, report_to="none", save_strategy="no",
                            logging_steps=1)  # fmt: skip
+    model = AutoModelForCausalLM.from_pretrained(work / "model")
     with ExitStack() as stack:
         watched(GRPOTrainer, told, stack)
         stack.enter_context(mock.patch.object(GRPOTrainer, "_generate_single_turn", turn))
-        GRPOTrainer(model=AutoModelForCausalLM.from_pretrained(work / "model"), processing_class=words, args=arguments,
-                    reward_funcs=reward, environment_factory=GadgetSearch, train_dataset=Dataset.from_list(rows)).train()  # fmt: skip
+        GRPOTrainer(model=model, processing_class=words, args=arguments, reward_funcs=reward,
+                    environment_factory=GadgetSearch, train_dataset=Dataset.from_list(rows)).train()  # fmt: skip
     return told
 
 

@@ -6,7 +6,6 @@ processor also imports and scores. Ours searches over HTTP, the peers in their p
 batch of 64 wait for its slowest call.
 """
 
-import json
 import os
 import re
 import shlex
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from benchmarks.peers.pairing import Peer, Told, measured, size
-from benchmarks.peers.scripted import endpoint, found, question, told
+from benchmarks.peers.scripted import endpoint, found, told, write_questions
 
 FLASHRAG = """transformers==5.23.0 datasets faiss-cpu==1.15.1 bm25s sentence-transformers openai pyyaml rank_bm25 peft
 rouge nltk langid termcolor tiktoken scikit-learn
@@ -36,8 +35,7 @@ INSPECT = (f"{sys.prefix}/bin/inspect eval gadgets.py --model openai/double -M r
 
 
 def prepare(work: Path) -> None:
-    rows = [{"id": f"q{i}", "question": question(i), "golden_answers": [f"Town{i}"]} for i in range(COUNT)]
-    (work / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_questions(work / "q.jsonl", COUNT)
     for name in ("gadgets.py", "scripted.py"):
         shutil.copy(Path(__file__).with_name(name), work)
 

@@ -12,11 +12,13 @@ import json
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
@@ -29,6 +31,11 @@ SEARCH = re.compile("</(?:search|query|subquery)>")
 
 def question(number: int) -> str:
     return f"In which town lives the maker of gadget {number}?"
+
+
+def write_questions(file: Path, count: int) -> None:
+    rows = ({"id": f"q{i}", "question": question(i), "golden_answers": [f"Town{i}"]} for i in range(count))
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def right(text: str) -> bool:
@@ -75,12 +82,11 @@ class World:
         self.sent, self.arrived, self.again, self.repeated = set[str](), set[str](), 0, 0
 
     def told(self) -> dict[str, float]:
-        """`calls`, `completions`; `again`: calls of prompts sent before; `repeated`: of those with an answer; `slots`: calls under way on average."""
+        """`again`: calls of prompts sent before; `repeated`: of those with an answer; `slots`: under way on average."""
         calls = self.log
         whole = max(begun + wait for _, begun, wait in calls) - calls[0][1] if calls else 1.0
         return {"calls": len(calls), "completions": sum(count for count, *_ in calls), "again": self.again,
-                "repeated": self.repeated,
-                "slots": sum(wait for *_, wait in calls) / whole}  # fmt: skip
+                "repeated": self.repeated, "slots": sum(wait for *_, wait in calls) / whole}  # fmt: skip
 
     async def answer(self, path: str, asked: dict[str, Any], gone: Callable[[], bool]) -> Any:
         if path == "/thaw":
@@ -155,6 +161,13 @@ def endpoint(shortest: float, longest: float, hold: float = 1e9) -> Iterator[str
     with subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE, text=True) as shell:
         assert shell.stdout
         yield f"http://127.0.0.1:{shell.stdout.readline().strip()}"
+
+
+def free() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 def told(url: str, ask: str = "told") -> dict[str, float]:

@@ -22,12 +22,13 @@ from typing import Any
 
 from benchmarks.peers import rollouts
 from benchmarks.peers.pairing import Peer, Told, measured, size, source
-from benchmarks.peers.scripted import endpoint, found, question, right, told
+from benchmarks.peers.scripted import endpoint, found, question, right, told, write_questions
 
 PEERS = {
     "reasonrag": Peer(rollouts.FLASHRAG, "wlzhang2020/ReasonRAG@225e249a26fa0d1d2fd3c9bf60855d725b7cd435"),
     "prorag": Peer("openai aiohttp numpy tqdm tenacity requests",
                    "lilinwz/ProRAG@c7a64110d0c900561fde4292f234b97dfe633e94:prorag"),
+    "treegrpo": Peer(),
     "rstar": Peer(),
 }  # fmt: skip
 UNIT, HEADLINE, LESS, COUNT = "questions", "calls a right pair", True, size(40, 10)
@@ -36,8 +37,7 @@ Scored = list[tuple[float, str]]
 
 
 def prepare(work: Path) -> None:
-    rows = [{"id": f"q{i}", "question": question(i), "golden_answers": [f"Town{i}"]} for i in range(COUNT)]
-    (work / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_questions(work / "q.jsonl", COUNT)
 
 
 def seen(run: Told, url: str, pairs: Iterable[tuple[str, str]]) -> Told:
@@ -116,8 +116,8 @@ def prorag(work: Path) -> Told:
     async def search(queries: list[str]) -> list[str]:
         return ["\n".join(each["document"]["contents"] for each in found(query)) for query in queries]
 
-    given = SimpleNamespace(num_simulations=200, expansion_width=5, max_depth=10, c_puct=2.5, gamma=0.99, server="double",
-                            max_completion_length=1024, output_path=str(work / "prorag.jsonl"))  # fmt: skip
+    given = SimpleNamespace(num_simulations=200, expansion_width=5, max_depth=10, c_puct=2.5, gamma=0.99,
+                            server="double", max_completion_length=1024, output_path="prorag.jsonl")  # fmt: skip
     items = [{"id": i, "question": question(i), "answer": f"Town{i}"} for i in range(COUNT)]
 
     async def every(url: str) -> list[Any]:
@@ -134,6 +134,10 @@ def prorag(work: Path) -> Told:
         families = [[(child["q"] / child["n"], re.sub("<retrieval>.*", "", child["action"], flags=re.S))
                      for child in node["children"] if child["n"]] for node in nodes]  # fmt: skip
         return seen(run, url, best_and_worst(families))
+
+
+def treegrpo(work: Path) -> Told:
+    raise SystemExit("not wrapped: its manager speaks verl's tensors with log-probabilities of a worker, not text")
 
 
 def rstar(work: Path) -> Told:

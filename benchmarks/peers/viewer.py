@@ -7,9 +7,6 @@ server's, that of the page is not counted. Equal: the episodes.
 """
 
 import json
-import os
-import shutil
-import socket
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -17,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.peers.pairing import Peer, Told, measured, serving, size
 from benchmarks.peers.rollouts import LOOK
-from benchmarks.peers.scripted import question
+from benchmarks.peers.scripted import free, question
 
 PEERS = {"inspect": LOOK, "phoenix": Peer("arize-phoenix==20.26.1")}
 UNIT, HEADLINE, LESS, COUNT = "episodes", "first row, s", True, size(5000, 200)
@@ -40,12 +37,13 @@ def text(number: int) -> str:
 def prepare(work: Path) -> None:
     from steprag.runs.run import open_run
 
-    with open_run(work / "run", "infer", identity={}, config={}), (work / "run" / "predictions.jsonl").open("w") as file:
+    run = work / "run"
+    with open_run(run, "infer", identity={}, config={}), (run / "predictions.jsonl").open("w") as file:
         for number in range(COUNT):
             passage = {"id": "0", "title": "t", "text": text(number), "score": 1.0}
             file.write(json.dumps({
-                "id": f"q{number}", "question": question(number), "golden_answers": ["lek"], "prediction": "lek", "steps":
-                [{"action": "search", "text": f"<search> {name} </search>", "content": name} for name in "ab"] +
+                "id": f"q{number}", "question": question(number), "golden_answers": ["lek"], "prediction": "lek",
+                "steps": [{"action": "search", "text": f"<search> {of} </search>", "content": of} for of in "ab"] +
                 [{"action": "answer", "text": "<answer> lek </answer>", "content": "lek"}], "passages": [[passage]] * 2,
                 "finish": "answer", "usage": {}, "metadata": {}}) + "\n")  # fmt: skip
     (work / "open.py").write_text(OPEN)
@@ -53,9 +51,7 @@ def prepare(work: Path) -> None:
 
 
 def looked(work: Path, command: list[str], page: str, ready: str = "", **variables: str) -> Told:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = str(one.getsockname()[1])
+    port = str(free())
     line, url = [part.replace("PORT", port) for part in command], f"http://127.0.0.1:{port}"
     with serving(line, url + ready, 400, PHOENIX_PORT=port, **variables) as server, measured(server.pid) as run:
         told = subprocess.run([(work / "python").read_text(), "open.py", url + page, question(0)[:40]], cwd=work,
