@@ -59,7 +59,7 @@ def installed(name: str, peer: Peer) -> Path:
     sys.stderr.write(f"installing {name} …\n")
     called([sys.executable, "-m", "venv", "--clear", str(room)])
     (room / "torch.txt").write_text(f"{torch}\n", encoding="utf-8")
-    pip = [str(python), "-m", "pip", "install", "--quiet", "-c", str(room / "torch.txt")]
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--no-compile", "-c", str(room / "torch.txt")]
     if index := os.environ.get("TORCH_INDEX"):  # as in scripts/setup.sh
         called([*pip, "--index-url", index, torch])
     for line in filter(None, map(str.strip, peer.packages.splitlines())):

@@ -52,6 +52,12 @@ def source() -> Path:
     return Path(os.environ["PEERS_SOURCE"])
 
 
+def apart(file: str, function: str, work: Path) -> None:
+    """Calls a comparison's function in a process of its own, so that what it holds does not count."""
+    command = [sys.executable, __file__, file, function, str(work), os.devnull]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+
+
 def family(pid: int) -> list[int]:
     """The process and what descends of it, now."""
     children: dict[int, list[int]] = {}
