@@ -49,7 +49,9 @@ def called(command: list[Any], **variables: str) -> None:
 
 
 def last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("[notice]")]
+    lines = [
+        line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("[notice]", "WARNING"))
+    ]
     return (lines or ["nothing was said"])[-1][:300].replace("|", "/")
 
 

@@ -1,8 +1,9 @@
 """DPO of every weight, from files to a saved model
 
-Inputs: 16 pairs of 400 and 40 tokens, three steps of all pairs in batches of 4, a random llama of 8 blocks (10 million
-weights; a fifth of them words, as in SmolLM2-135M), float32, one thread. Timed: loading, tokens, training, saving.
-LLaMA-Factory runs in the environment of `scripts/setup_llamafactory.sh`. Equal: the losses of all steps within 2e-3.
+Inputs: 16 pairs of 400 and 40 tokens, three steps of all pairs in batches of 4, a random llama of 8 blocks (10
+million weights; a fifth of them words, as in SmolLM2-135M), float32, one thread. Timed: loading, tokens, training,
+saving. LLaMA-Factory runs in the environment of `scripts/setup_llamafactory.sh`. Equal: the losses of all steps
+within 2e-3.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """a corpus encoded and indexed, from files to a file
 
 Inputs: the 2,645 passages of Atlas and the embedded encoder (MiniLM of 6 layers, up to 256 tokens), one thread, each
-side's own batches. Timed: loading the encoder, encoding, writing an exact FAISS index; not imports, and not OpenVINO's
-export. Equal: each passage's vector has a cosine of at least 0.9999 to ours.
+side's own batches. Timed: loading the encoder, encoding, writing an exact FAISS index; not imports, and not
+OpenVINO's export. Equal: each passage's vector has a cosine of at least 0.9999 to ours.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Inputs: made unit vectors of 384 numbers that cluster as text does (`benchmarks/index_types.py`), 250 queries one by
 one, 10 rows each, one thread. Ours: `rabitq`, tuned on 250 other queries; FlashRAG: the exact FAISS file in memory;
-Chroma and Milvus Lite with their defaults. Each builds once, in the first round. Memory is that of the searching process, mapped
-files included. Equal: recall@10 no more than 0.02 below ours.
+Chroma and Milvus Lite with their defaults. Each builds once, in the first round. Memory is that of the searching
+process, mapped files included. Equal: recall@10 no more than 0.02 below ours.
 """
 
 from __future__ import annotations

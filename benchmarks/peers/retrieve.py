@@ -2,8 +2,8 @@
 
 Inputs: one exact FAISS file of 105,800 rows (Atlas forty times, its vectors a little off each time), the embedded
 encoder in float32, 1,500 new questions, 3 passages each. Search-R1's server runs on the CPU: `cuda` and `half` do
-nothing, and it listens on loopback. Processor time and memory are the server's. Equal: the same rows in the same order, but for
-neighbours whose scores differ by less than 1e-5.
+nothing, and it listens on loopback. Processor time and memory are the server's. Equal: the same rows in the same
+order, but for neighbours whose scores differ by less than 1e-5.
 """
 
 from __future__ import annotations
