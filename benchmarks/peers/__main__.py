@@ -162,10 +162,12 @@ def value(result: Told, name: str) -> float:
 def section(file: Path, told: Told) -> list[str]:
     """Lines of the page: a row a side."""
     module = load(file)
+    title, *rest = (module.__doc__ or "").strip().splitlines()
+    if not told["rounds"]:
+        return ["", f"## {file.stem}: {title}", "", told["why"]["ours"]]
     headline, less = getattr(module, "HEADLINE", SPEED), getattr(module, "LESS", False)
     ours = [value(each, headline) for each in told["rounds"]["ours"]]
     shown = ["wall", "peak", *(name for name in told["rounds"]["ours"][0].get("figures", {}) if name != headline)]
-    title, *rest = (module.__doc__ or "").strip().splitlines()
     head = [headline.replace("units", module.UNIT), "ours is better by", "wall s", "peak MiB", *shown[2:], "equal"]
     lines = ["", f"## {file.stem}: {title}", "", f"| side | {' | '.join(head)} |", "|---|" + "---|" * len(head)]
     for name, results in told["rounds"].items():
@@ -196,7 +198,10 @@ def main() -> None:
     chosen = [Path(name).resolve() if name.endswith(".py") else HOME / f"{name}.py" for name in given.names] or every
     for file in chosen:
         sys.stderr.write(f"{file.stem} …\n")
-        told = compare(file, runs / file.stem, given.rounds, given.sources)
+        try:
+            told = compare(file, runs / file.stem, given.rounds, given.sources)
+        except Unavailable as error:  # ours, or the inputs: the other comparisons go on
+            told = Told(rounds={}, equal={}, why={"ours": str(error)})
         (runs / f"{file.stem}.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
     page = [PAGE]
     for file in dict.fromkeys([*every, *chosen]):

@@ -45,11 +45,11 @@ def prepare(work: Path) -> None:
     for start in range(0, pairs() * 480, 480):
         parts = [ids[start : start + 392], ids[start + 400 : start + 439], ids[start + 440 : start + 479]]
         prompt, *ends = (tokenizer.decode(part).strip() for part in parts)
-        asked, chosen, rejected = Message("user", prompt), *(Message("assistant", end) for end in ends)
+        asked = Message(role="user", content=prompt)
+        chosen, rejected = (Message(role="assistant", content=end) for end in ends)
         rows.append(Pair((asked,), (chosen,), (rejected,), f"q{start}", None, None, None, "answer", "answer", 1, None,
                          None, None, None, None, "made"))  # fmt: skip
-        shown = tokenizer.apply_chat_template([{"role": "user", "content": prompt}], tokenize=False,
-                                              add_generation_prompt=True)  # fmt: skip
+        shown = tokenizer.apply_chat_template([asked], tokenize=False, add_generation_prompt=True)
         ends = [end + tokenizer.eos_token for end in ends]
         plain.append({"prompt": shown, "chosen": ends[0], "rejected": ends[1]})
     (work / "pairs").mkdir()

@@ -23,7 +23,10 @@ PEERS = {
     "flashrag": FLASHRAG,
     "flagembedding": Peer(f"FlagEmbedding==1.4.2 transformers==5.23.0 {FAISS}"),
     "sentence_transformers": Peer(f"sentence-transformers==6.2.0 transformers==5.23.0 {FAISS}"),
-    "openvino": Peer(f"sentence-transformers[openvino]==6.2.0 optimum-intel==2.2.0 {FAISS}"),
+    # Without torchvision, which pip would bring for CUDA; optimum-intel asks for it and does not need it here.
+    "openvino": Peer(f"""sentence-transformers==6.2.0 transformers==5.5.4 huggingface-hub<1.22 optimum==2.3.0
+        nncf==3.4.0 openvino==2026.4.1 openvino-tokenizers requests {FAISS}
+        --no-deps optimum-intel==2.2.0"""),
 }
 
 
@@ -37,6 +40,9 @@ def prepare(work: Path) -> None:
 
 
 def ours(work: Path) -> Told:
+    import faiss  # noqa: F401
+    import sentence_transformers  # noqa: F401
+
     import indexes.commands.build
     import indexes.encoding.embed  # noqa: F401
     from steprag.cli import run

@@ -135,6 +135,8 @@ if __name__ == "__main__":
     file, function, work, out, *packages = sys.argv[1:]
     sys.path.pop(0)  # this folder: a comparison's name must not hide a peer's module
     returned = getattr(load(Path(file)), function)(Path(work)) or {}
-    found = {each.metadata["Name"].lower(): each.version for each in importlib.metadata.distributions()}
-    versions = {name: found[name.lower()] for name in packages if name.lower() in found}
+    versions = {}
+    for name in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
     Path(out).write_text(json.dumps({"versions": versions, **returned}), encoding="utf-8")

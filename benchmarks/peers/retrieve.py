@@ -25,7 +25,7 @@ UNIT, CLIENTS = "queries", 64
 SERVER = "search_r1/search/retrieval_server.py"
 PEERS = {
     "search_r1": Peer(
-        f"transformers==5.23.0 datasets==5.2.0 fastapi==0.139.0 uvicorn {FAISS}",
+        f"transformers==5.23.0 datasets==5.2.0 fastapi==0.165.0 uvicorn==0.54.0 {FAISS}",
         source=f"PeterGriffinJin/Search-R1@a14dc3a4ffc6fe88c1e95038d9738e21ba3f7a06:{SERVER}",
     )
 }
