@@ -35,7 +35,9 @@ def prepare(work: Path) -> None:
     from steprag.engines.models import embedded_encoder
 
     with (work / "corpus.jsonl").open("w", encoding="utf-8") as out, path("corpus").open(encoding="utf-8") as lines:
-        out.writelines(islice(lines, size(10**9, 200)))
+        for row in map(json.loads, islice(lines, size(10**9, 200))):  # titles without quotes, as our encoder reads them
+            title, _, text = row["contents"].partition("\n")
+            out.write(json.dumps({"id": row["id"], "contents": f"{title.strip(chr(34))}\n{text}"}) + "\n")
     (work / "model").symlink_to(embedded_encoder())
 
 

@@ -3,7 +3,7 @@
 Inputs: one exact FAISS file of 105,800 rows (Atlas forty times, its vectors a little off each time), the embedded
 encoder in float32, 1,500 new questions, 3 passages each. Search-R1's server runs on the CPU: `cuda` and `half` do
 nothing, and it listens on loopback. Processor time and memory are the server's. Equal: the same rows in the same
-order, but for neighbours whose scores differ by less than 1e-5.
+order, but for neighbours whose scores differ by less than 2e-4 (ours have four digits).
 """
 
 from __future__ import annotations
@@ -110,5 +110,5 @@ def search_r1(work: Path) -> Told:
 def equal(ours: Told, theirs: Told) -> str:
     for question, rows in ours["found"].items():
         for (a, score), (b, other) in zip(rows, theirs["found"][question], strict=True):
-            assert a == b or abs(score - other) < 1e-5, f"{question}: {a} ({score}) and {b} ({other})"
+            assert a == b or abs(score - other) < 2e-4, f"{question}: {a} ({score}) and {b} ({other})"
     return f"the rows of {len(ours['found'])} questions"
