@@ -52,8 +52,9 @@ def seen(run: Told, url: str, right: int) -> Told:
 
 
 def rightly(work: Path, files: str, marks: str) -> int:
-    """How often `marks`, which a right answer leaves, stands in the files of a run."""
-    return sum(len(re.findall(marks, file.read_text())) for file in (work / "out").rglob(files))
+    """How often `marks`, which a right answer leaves, stands in the newest of a run's files."""
+    newest = max((work / "out").rglob(files), key=lambda file: file.stat().st_mtime)
+    return len(re.findall(marks, newest.read_text()))
 
 
 def command(peer: str, line: str, files: str, marks: str, work: Path) -> Told:

@@ -88,8 +88,9 @@ def phoenix(work: Path) -> Told:
              "PHOENIX_TELEMETRY_ENABLED": "false"}  # fmt: skip
     command = [f"{sys.prefix}/bin/phoenix", "serve"]
     if not (work / "phoenix").exists():
-        with serving(command, "http://127.0.0.1:6006/healthz", 400, **store):
-            client = Client(base_url="http://127.0.0.1:6006")
+        url = f"http://127.0.0.1:{(port := free())}"
+        with serving(command, f"{url}/healthz", 400, **store, PHOENIX_PORT=str(port)):
+            client = Client(base_url=url)
             for start in range(0, COUNT, 50):
                 spans = [{"name": "episode", "span_kind": "CHAIN", "status_code": "OK",
                           "context": {"trace_id": f"{number + 1:032x}", "span_id": f"{number + 1:016x}"},
