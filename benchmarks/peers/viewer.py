@@ -24,7 +24,7 @@ from playwright.sync_api import sync_playwright
 with sync_playwright() as driver:
     browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
     page, start = browser.new_page(), time.perf_counter()
-    page.goto(sys.argv[1])
+    page.goto(sys.argv[1], wait_until="commit", timeout=300_000)
     page.wait_for_selector("text=" + sys.argv[2], timeout=300_000)
     print(time.perf_counter() - start)
 """
