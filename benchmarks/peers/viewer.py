@@ -92,7 +92,7 @@ def phoenix(work: Path) -> Told:
         with serving(command, f"{url}/healthz", 400, **store, PHOENIX_PORT=str(port)):
             client = Client(base_url=url)
             for start in range(0, COUNT, 50):
-                spans = [{"name": "episode", "span_kind": "CHAIN", "status_code": "OK",
+                spans = [{"name": question(number), "span_kind": "CHAIN", "status_code": "OK",
                           "context": {"trace_id": f"{number + 1:032x}", "span_id": f"{number + 1:016x}"},
                           "start_time": (now := datetime.now(UTC).isoformat()), "end_time": now, "attributes":
                           {"input.value": question(number), "output.value": text(number) * 2}}
