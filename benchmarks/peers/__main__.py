@@ -1,0 +1,216 @@
+"""StepRAG beside its peers, each in an environment of its own, on the same inputs, in turn.
+
+    python -m benchmarks.peers [NAME …] [--rounds 3] [--quick] [--sources DIR] [--out docs/figures/peers.md]
+
+NAME is a file of this folder or a path to a file like them: a docstring (what, inputs, what equal means), `UNIT`,
+`PEERS`, `prepare(work)`, `ours(work)`, a function named as each peer, `equal(ours, theirs)`. A function returns
+`{**told, "units": n, "figures": {…}, …}` with what `measured` told. `HEADLINE` names the figure of the ratio (units a
+CPU second else; `wall`, `peak`, or one of "figures"); `LESS = True` where less of it is better. `THREADS`, `LIMIT` (s).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from benchmarks.peers.pairing import Peer, Told, load
+
+HOME = Path(__file__).resolve().parent
+ROOT = HOME.parents[1]
+ROOMS = ROOT / ".venv-peers"
+RUNS = ROOT / "runs" / "peers"
+NAMES = ("encode", "retrieve", "million", "bm25", "dpo", "grpo", "rollouts", "trees", "chat", "viewer", "resume")
+SPEED = "units a CPU second"
+PAGE = """# StepRAG beside its peers
+
+`bash scripts/peers.sh` made this page. Each side runs in a process of its own, in turn with the others. Figures are
+medians of the rounds; brackets hold the least and the greatest ratio of a round. Above 1 ours is ahead."""
+
+
+class Unavailable(Exception):
+    """Why a side cannot be compared: a row of the page."""
+
+
+def called(command: list[Any], **variables: str) -> None:
+    env, command = {**os.environ, **variables}, [*map(str, command)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Unavailable(f"not installed: {last_line(done.stderr)}")
+
+
+def last_line(text: str) -> str:
+    lines = [
+        line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("[notice]", "WARNING"))
+    ]
+    return (lines or ["nothing was said"])[-1][:300].replace("|", "/")
+
+
+def installed(name: str, peer: Peer) -> Path:
+    """The Python of the peer's environment, which is made where it is missing or was asked otherwise."""
+    if peer.needs and not shutil.which(peer.needs):
+        raise Unavailable(f"not run: this machine has no `{peer.needs}`")
+    if peer.script:
+        called(["bash", ROOT / peer.script])
+        return ROOT / f".venv-{name}" / "bin" / "python"
+    if not peer.packages:
+        return Path(sys.executable)
+    torch = re.findall(r"^torch==\S+", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.M)[0]
+    room, asked = ROOMS / name, f"{torch}\n{peer.packages}"
+    python, stamp = room / "bin" / "python", room / "peer.stamp"
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != asked:
+        sys.stderr.write(f"installing {name} …\n")
+        called([sys.executable, "-m", "venv", "--clear", room])
+        (room / "torch.txt").write_text(f"{torch}\n", encoding="utf-8")
+        pip = [python, "-m", "pip", "install", "--quiet", "--no-compile", "-c", room / "torch.txt"]
+        if index := os.environ.get("TORCH_INDEX"):  # as in scripts/setup.sh
+            called([*pip, "--index-url", index, torch])
+        for line in filter(str.strip, peer.packages.splitlines()):
+            called([*pip, *line.split()])
+        stamp.write_text(asked, encoding="utf-8")
+    return python
+
+
+def checked_out(source: str, sources: Path | None) -> Path:
+    """The files of `OWNER/NAME@COMMIT[:PATH]`, of GitHub or of a folder with checkouts or bare ones `OWNER+NAME`."""
+    repository, _, commit = source.partition("@")
+    commit, _, path = commit.partition(":")
+    name = repository.replace("/", "+")
+    files, bare = ROOMS / "sources" / f"{name}@{commit[:12]}", ROOMS / "sources" / f"{name}.git"
+    if not (files / ".index").exists():
+        near = [*sources.glob(f"{name}/HEAD"), *sources.glob(f"{name}/*/HEAD")] if sources else []
+        if near:
+            bare = near[0].parent
+        else:
+            called(["git", "init", "-q", "--bare", bare])
+            called(["git", "-C", bare, "fetch", "-q", "--depth", "1", f"https://github.com/{repository}", commit])
+        files.mkdir(parents=True, exist_ok=True)
+        git = ["git", f"--git-dir={bare}", f"--work-tree={files}", "checkout", "-q", commit, "--", path or "."]
+        called(git, GIT_INDEX_FILE=str(files / ".index"))
+    return files
+
+
+def played(python: Path, file: Path, function: str, work: Path, module: ModuleType, **variables: str) -> Told:
+    """One side in a process of its own; what it says goes to a log in `work`."""
+    out, log = work / f"{function}.json", work / f"{function}.log"
+    peer = module.PEERS.get(function, Peer())
+    packages = [*re.findall(r"(?:^|\s)([A-Za-z][\w.-]*)(?:\[[^]]*\])?==", peer.packages), "torch"]
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": "",
+           "OMP_NUM_THREADS": str(getattr(module, "THREADS", 1)), "PYTHONPATH": "", **variables}  # fmt: skip
+    out.unlink(missing_ok=True)
+    limit, command = getattr(module, "LIMIT", 900), [python, HOME / "pairing.py", file, function, work, out, *packages]
+    with log.open("w") as lines:
+        process = subprocess.Popen(command, env=env, cwd=work, stdout=lines, stderr=lines, start_new_session=True)
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"not run: took more than {limit} s") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    if process.returncode:
+        raise Unavailable(f"not run: {last_line(log.read_text(errors='replace'))} (exit {process.returncode})")
+    return json.loads(out.read_text(encoding="utf-8"))
+
+
+def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> Told:
+    """All rounds of a comparison: `{"rounds": {side: [told]}, "equal": {peer: what}, "why": {peer: reason}}`."""
+    module, told = load(file), Told(rounds={"ours": []}, equal={}, why={})
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    ways = {}
+    for name, peer in module.PEERS.items():
+        try:
+            python = installed(name, peer)
+            ways[name] = python, {"PEERS_SOURCE": str(checked_out(peer.source, sources))} if peer.source else {}
+        except Unavailable as error:
+            told["why"][name] = str(error)
+    ours = Path(sys.executable), file, "ours", work, module
+    played(Path(sys.executable), file, "prepare", work, module, PYTHONPATH=str(ROOT))
+    for _ in range(rounds):
+        told["rounds"]["ours"].append(played(*ours, PYTHONPATH=str(ROOT)))
+        for name, (python, variables) in [*ways.items()]:
+            try:
+                result = played(python, file, name, work, module, **variables)
+                told["equal"][name] = module.equal(told["rounds"]["ours"][-1], result)
+                told["rounds"].setdefault(name, []).append(result)
+            except (Unavailable, AssertionError) as error:
+                told["why"][name] = str(error) if isinstance(error, Unavailable) else f"not equal: {error}"
+                told["rounds"].pop(name, None)
+                del ways[name]
+    for result in (each for results in told["rounds"].values() for each in results):
+        for key in [*result.keys() - {"wall", "cpu", "peak", "units", "figures", "versions"}]:
+            del result[key]
+    return told
+
+
+def value(result: Told, name: str) -> float:
+    """At least a little, so that ratios are told of nothing too."""
+    found = {SPEED: result["units"] / max(result["cpu"], 0.01), **result, **result.get("figures", {})}
+    return max(found[name], 1e-9)
+
+
+def section(file: Path, told: Told) -> list[str]:
+    """Lines of the page: a row a side."""
+    module = load(file)
+    title, *rest = (module.__doc__ or "").strip().splitlines()
+    if not told["rounds"]:
+        return ["", f"## {file.stem}: {title}", "", told["why"]["ours"]]
+    headline, less = getattr(module, "HEADLINE", SPEED), getattr(module, "LESS", False)
+    ours = [value(each, headline) for each in told["rounds"]["ours"]]
+    shown = ["wall", "peak", *(name for name in told["rounds"]["ours"][0].get("figures", {}) if name != headline)]
+    head = [headline.replace("units", module.UNIT), "ours is better by", "wall s", "peak MiB", *shown[2:], "equal"]
+    lines = ["", f"## {file.stem}: {title}", "", f"| side | {' | '.join(head)} |", "|---|" + "---|" * len(head)]
+    for name, results in told["rounds"].items():
+        values = [value(each, headline) for each in results]
+        ratios = [b / a if less else a / b for a, b in zip(ours, values, strict=True)]
+        middle = statistics.median(values) / statistics.median(ours)
+        ratio = f"{middle if less else 1 / middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        figures = (statistics.median(value(each, key) for each in results) for key in shown)
+        who = f"{name}: {', '.join(' '.join(pair) for pair in results[0]['versions'].items())}"
+        cells = [who, f"{statistics.median(values):.4g}", ratio if name != "ours" else ""]
+        lines += [f"| {' | '.join([*cells, *(f'{n:.4g}' for n in figures), told['equal'].get(name, '')])} |"]
+    return [*lines, *(f"| {name} | {reason} |" for name, reason in told["why"].items()), *rest]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast")
+    parser.add_argument("--sources", type=Path, help="a folder of repositories OWNER+NAME, where GitHub is not reached")
+    parser.add_argument("--out", type=Path, help="the page; with --quick beside the runs")
+    given = parser.parse_args()
+    if given.quick:
+        os.environ["PEERS_QUICK"] = "1"
+    runs = RUNS.with_name("peers-quick") if given.quick else RUNS
+    out = given.out or (runs / "peers.md" if given.quick else ROOT / "docs" / "figures" / "peers.md")
+    every = [HOME / f"{name}.py" for name in NAMES if (HOME / f"{name}.py").exists()]
+    chosen = [Path(name).resolve() if name.endswith(".py") else HOME / f"{name}.py" for name in given.names] or every
+    for file in chosen:
+        sys.stderr.write(f"{file.stem} …\n")
+        try:
+            told = compare(file, runs / file.stem, given.rounds, given.sources)
+        except Unavailable as error:  # ours, or the inputs: the other comparisons go on
+            told = Told(rounds={}, equal={}, why={"ours": str(error)})
+        (runs / f"{file.stem}.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
+    page = [PAGE]
+    for file in dict.fromkeys([*every, *chosen]):
+        if (kept := runs / f"{file.stem}.json").exists():
+            page += section(file, json.loads(kept.read_text(encoding="utf-8")))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text("\n".join(page) + "\n", encoding="utf-8")
+    sys.stderr.write(f"wrote {out}\n")
+
+
+if __name__ == "__main__":
+    main()

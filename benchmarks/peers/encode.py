@@ -1,0 +1,109 @@
+"""a corpus encoded and indexed, from files to a file
+
+Inputs: the 2,645 passages of Atlas and the embedded encoder (MiniLM of 6 layers, up to 256 tokens), one thread, each
+side's own batches. Timed: loading the encoder, encoding, writing an exact FAISS index; not imports, and not
+OpenVINO's export. Equal: each passage's vector has a cosine of at least 0.9999 to ours.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.pairing import Peer, Told, measured, size
+
+UNIT = "passages"
+FAISS = "faiss-cpu==1.15.1"
+FLASHRAG = Peer(f"""transformers==5.23.0 datasets==5.2.0 langid==1.1.6 termcolor tiktoken openai pyyaml peft nltk
+    rank_bm25 rouge base58 bm25s==0.3.16 rouge-chinese jieba sentence-transformers==6.2.0 {FAISS}
+    --no-deps flashrag-dev==0.3.0.dev20260919""")
+PEERS = {
+    "flashrag": FLASHRAG,
+    "flagembedding": Peer(f"FlagEmbedding==1.4.2 transformers==5.23.0 {FAISS}"),
+    "sentence_transformers": Peer(f"sentence-transformers==6.2.0 transformers==5.23.0 {FAISS}"),
+    # Without torchvision, which pip would bring for CUDA; optimum-intel asks for it and does not need it here.
+    "openvino": Peer(f"""sentence-transformers==6.2.0 transformers==5.5.4 huggingface-hub<1.22 optimum==2.3.0
+        nncf==3.4.0 openvino==2026.4.1 openvino-tokenizers requests {FAISS}
+        --no-deps optimum-intel==2.2.0"""),
+}
+
+
+def prepare(work: Path) -> None:
+    from steprag.atlas import path
+    from steprag.engines.models import embedded_encoder
+
+    with (work / "corpus.jsonl").open("w", encoding="utf-8") as out, path("corpus").open(encoding="utf-8") as lines:
+        for row in map(json.loads, islice(lines, size(10**9, 200))):  # titles without quotes, as our encoder reads them
+            title, _, text = row["contents"].partition("\n")
+            out.write(json.dumps({"id": row["id"], "contents": f"{title.strip(chr(34))}\n{text}"}) + "\n")
+    (work / "model").symlink_to(embedded_encoder())
+
+
+def ours(work: Path) -> Told:
+    import faiss  # noqa: F401
+    import sentence_transformers  # noqa: F401
+
+    import indexes.commands.build
+    import indexes.encoding.embed  # noqa: F401
+    from steprag.cli import run
+
+    with measured() as told:
+        run(["index", "build", "--corpus", str(work / "corpus.jsonl"), "--out", str(work / "index")])
+    return {**told, "units": len(texts(work)), "index": str(work / "index" / "index.faiss")}
+
+
+def texts(work: Path) -> list[str]:
+    return [json.loads(line)["contents"] for line in (work / "corpus.jsonl").open(encoding="utf-8")]
+
+
+def flashrag(work: Path) -> Told:
+    from flashrag.retriever.index_builder import Index_Builder
+
+    with measured() as told:
+        Index_Builder("minilm", str(work / "model"), str(work / "corpus.jsonl"), str(work / "flashrag"), max_length=256,
+                      batch_size=512, use_fp16=False, pooling_method="mean").build_index()  # fmt: skip
+    return {**told, "units": len(texts(work)), "index": str(work / "flashrag" / "minilm_Flat.index")}
+
+
+def flagembedding(work: Path) -> Told:
+    from FlagEmbedding import FlagModel
+
+    with measured() as told:
+        model = FlagModel(str(work / "model"), pooling_method="mean", use_fp16=False, passage_max_length=256)
+        file = written(work, "flagembedding", model.encode_corpus(texts(work)))
+    return {**told, "units": len(texts(work)), "index": file}
+
+
+def sentence_transformers(work: Path, **options: Any) -> Told:
+    from sentence_transformers import SentenceTransformer
+
+    if options and not (work / "export").exists():
+        SentenceTransformer(str(work / "model"), **options).save_pretrained(str(work / "export"))
+    with measured() as told:
+        model = SentenceTransformer(str(work / ("export" if options else "model")), device="cpu", **options)
+        file = written(work, f"st{len(options)}", model.encode(texts(work), normalize_embeddings=True))
+    return {**told, "units": len(texts(work)), "index": file}
+
+
+def openvino(work: Path) -> Told:
+    return sentence_transformers(work, backend="openvino")
+
+
+def written(work: Path, name: str, vectors: Any) -> str:
+    import faiss
+
+    index = faiss.IndexFlatIP(vectors.shape[1])
+    index.add(vectors)
+    faiss.write_index(index, str(work / f"{name}.index"))
+    return str(work / f"{name}.index")
+
+
+def equal(ours: Told, theirs: Told) -> str:
+    import faiss
+
+    a, b = (faiss.read_index(side["index"]).reconstruct_n() for side in (ours, theirs))
+    least = float((a * b).sum(axis=1).min())
+    assert least >= 0.9999, f"the lowest cosine is {least:.5f}"
+    return f"vectors: cosine ≥ {least:.5f}"

@@ -1,0 +1,142 @@
+"""What a comparison is made of: its peers, what is timed, servers that are asked. Standard library alone, since it runs
+in the environments of others too (Python 3.10 or newer).
+
+    PYTHON benchmarks/peers/pairing.py FILE FUNCTION WORK OUT [PACKAGE …]
+
+calls one function of a comparison's file; what it returned, and which versions ran, goes to OUT as JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import types
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Told = dict[str, Any]
+
+
+class Peer(NamedTuple):
+    """How a peer gets its environment `.venv-peers/NAME`; without packages and script it runs in ours.
+
+    `packages`: arguments of pip, a line a call; `torch` is always the version of `requirements.txt`. `source`:
+    `OWNER/NAME@COMMIT` on GitHub, `:PATH` behind it for a part. `needs`: a command that the machine must have.
+    `script`: one of this repository, which makes `.venv-NAME` instead.
+    """
+
+    packages: str = ""
+    source: str = ""
+    needs: str = ""
+    script: str = ""
+
+
+def size(full: int, quick: int) -> int:
+    """The first number, or the second with `--quick`."""
+    return quick if os.environ.get("PEERS_QUICK") else full
+
+
+def source() -> Path:
+    """The folder of the peer's source, in its own process."""
+    return Path(os.environ["PEERS_SOURCE"])
+
+
+def apart(file: str, function: str, work: Path) -> None:
+    """Calls a comparison's function in a process of its own, so that what it holds does not count."""
+    command = [sys.executable, __file__, file, function, str(work), os.devnull]
+    subprocess.run(command, check=True, stdout=sys.stderr)
+
+
+def family(pid: int) -> dict[int, int]:
+    """The process and what descends of it now, each with its ticks of processor time, ended children included."""
+    stats: dict[int, list[str]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            stats[int(stat.parent.name)] = stat.read_text().rpartition(")")[2].split()
+    found = [pid]
+    for each in found:
+        found += [child for child, fields in stats.items() if int(fields[1]) == each]
+    return {each: sum(map(int, stats[each][11:15])) for each in found if each in stats}
+
+
+@contextlib.contextmanager
+def measured(pid: int | None = None) -> Iterator[Told]:
+    """Times the block alone: `wall` and `cpu` in seconds, `peak` in MiB (mapped files count), of this process and its
+    children, or of a server and its own.
+    """
+    pid, told = pid or os.getpid(), Told()
+    before = family(pid)
+    for each in before:
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{each}/clear_refs").write_text("5")  # the peak starts anew, see proc(5)
+    start = time.perf_counter()
+    yield told
+    after, kibibytes = family(pid), 0
+    for each in after:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{each}/status").read_text().splitlines()
+            kibibytes += next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss if pid == os.getpid() else 0
+    cpu = (sum(after.values()) - sum(before.values())) / os.sysconf("SC_CLK_TCK")
+    told.update(wall=time.perf_counter() - start, cpu=cpu, peak=max(kibibytes, ended) / 1024)
+
+
+@contextlib.contextmanager
+def serving(command: list[str], url: str, seconds: float = 120, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A server, once `url` answers anything at all; ended with its children afterwards. Raises TimeoutError."""
+    process = subprocess.Popen(command, env={**os.environ, **variables}, stdout=sys.stderr, start_new_session=True)
+    end = time.monotonic() + seconds
+    try:
+        while not _answers(url):
+            if process.poll() is not None or time.monotonic() > end:
+                raise TimeoutError(f"{command[0]} did not answer at {url} (exit {process.poll()})")
+            time.sleep(0.1)
+        yield process
+    finally:
+        for each in reversed(family(process.pid)):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, 15)
+        process.wait(20)
+
+
+def _answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=5).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def load(file: Path) -> types.ModuleType:
+    """A comparison's module. `benchmarks` is this folder, whatever package of that name a peer installs."""
+    room = types.ModuleType("benchmarks")
+    room.__path__ = [str(Path(__file__).parents[1])]
+    sys.modules.setdefault("benchmarks", room)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None, file
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)  # pyright: ignore[reportOptionalMemberAccess]
+    return module
+
+
+if __name__ == "__main__":
+    file, function, work, out, *packages = sys.argv[1:]
+    sys.path.pop(0)  # this folder: a comparison's name must not hide a peer's module
+    returned = getattr(load(Path(file)), function)(Path(work)) or {}
+    versions = {}
+    for name in packages:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    Path(out).write_text(json.dumps({"versions": versions, **returned}), encoding="utf-8")

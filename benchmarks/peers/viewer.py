@@ -1,0 +1,106 @@
+"""A long run opened in a browser: seconds from the address to the first row, and the viewer's memory.
+
+5,000 episodes of 40 kB (200 MB): question, two searches with their passages, an answer; ours as predictions of a run,
+inspect's as a log that its own writer made, Phoenix's as spans, one an episode, stored by its server beforehand. Each
+viewer is started anew, and Chromium opens its page until the text of the first question stands there. Memory is the
+server's, that of the page is not counted. Equal: the episodes.
+"""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.peers.pairing import Peer, Told, measured, serving, size
+from benchmarks.peers.rollouts import LOOK
+from benchmarks.peers.scripted import free, question
+
+PEERS = {"inspect": LOOK, "phoenix": Peer("arize-phoenix==20.26.1")}
+UNIT, HEADLINE, LESS, COUNT = "episodes", "first row, s", True, size(5000, 200)
+OPEN = """
+import sys, time
+from playwright.sync_api import sync_playwright
+with sync_playwright() as driver:
+    browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+    page, start = browser.new_page(), time.perf_counter()
+    page.goto(sys.argv[1], wait_until="commit", timeout=300_000)
+    page.wait_for_selector("text=" + sys.argv[2], timeout=300_000)
+    print(time.perf_counter() - start)
+"""
+
+
+def text(number: int) -> str:
+    return f"<information>{number} " + "what stands in a passage " * 800 + "</information>"
+
+
+def prepare(work: Path) -> None:
+    from steprag.runs.run import open_run
+
+    run = work / "run"
+    with open_run(run, "infer", identity={}, config={}), (run / "predictions.jsonl").open("w") as file:
+        for number in range(COUNT):
+            passage = {"id": "0", "title": "t", "text": text(number), "score": 1.0}
+            file.write(json.dumps({
+                "id": f"q{number}", "question": question(number), "golden_answers": ["lek"], "prediction": "lek",
+                "steps": [{"action": "search", "text": f"<search> {of} </search>", "content": of} for of in "ab"] +
+                [{"action": "answer", "text": "<answer> lek </answer>", "content": "lek"}], "passages": [[passage]] * 2,
+                "finish": "answer", "usage": {}, "metadata": {}}) + "\n")  # fmt: skip
+    (work / "open.py").write_text(OPEN)
+    (work / "python").write_text(sys.executable)
+
+
+def looked(work: Path, command: list[str], page: str, ready: str = "", **variables: str) -> Told:
+    port = str(free())
+    line, url = [part.replace("PORT", port) for part in command], f"http://127.0.0.1:{port}"
+    with serving(line, url + ready, 400, PHOENIX_PORT=port, **variables) as server, measured(server.pid) as run:
+        told = subprocess.run([(work / "python").read_text(), "open.py", url + page, question(0)[:40]], cwd=work,
+                              capture_output=True, text=True, check=True).stdout  # fmt: skip
+    return {**run, "units": COUNT, "figures": {HEADLINE: float(told)}}
+
+
+def ours(work: Path) -> Told:
+    return looked(work, [sys.executable, "-m", "steprag.cli", "view", str(work / "run"), "--port", "PORT"], "/#token=t",
+                  STEPRAG_TOKEN="t")  # fmt: skip
+
+
+def inspect(work: Path) -> Told:
+    from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec, write_eval_log
+    from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput
+
+    logs = work / "logs"
+    if not logs.exists():
+        samples = [EvalSample(
+            id=number + 1, epoch=1, input=question(number), target="lek", output=ModelOutput.from_content("m", "lek"),
+            messages=[each for name in "ab" for each in (ChatMessageAssistant(content=f"<search> {name} </search>"),
+                      ChatMessageUser(content=text(number)))]) for number in range(COUNT)]  # fmt: skip
+        spec = EvalSpec(created=datetime.now(UTC).isoformat(), task="gadgets", dataset=EvalDataset(samples=COUNT),
+                        model="m", config=EvalConfig())  # fmt: skip
+        write_eval_log(EvalLog(status="success", eval=spec, samples=samples), str(logs / "gadgets.eval"))
+    return looked(work, [f"{sys.prefix}/bin/inspect", "view", "start", "--log-dir", str(logs), "--port", "PORT"],
+                  "/#/logs/gadgets.eval")  # fmt: skip
+
+
+def phoenix(work: Path) -> Told:
+    from phoenix.client import Client
+
+    store = {"PHOENIX_WORKING_DIR": str(work / "phoenix"), "PHOENIX_GRPC_PORT": "0", "PHOENIX_HOST": "127.0.0.1",
+             "PHOENIX_TELEMETRY_ENABLED": "false"}  # fmt: skip
+    command = [f"{sys.prefix}/bin/phoenix", "serve"]
+    if not (work / "phoenix").exists():
+        url = f"http://127.0.0.1:{(port := free())}"
+        with serving(command, f"{url}/healthz", 400, **store, PHOENIX_PORT=str(port)):
+            client = Client(base_url=url)
+            for start in range(0, COUNT, 50):
+                spans = [{"name": question(number), "span_kind": "CHAIN", "status_code": "OK",
+                          "context": {"trace_id": f"{number + 1:032x}", "span_id": f"{number + 1:016x}"},
+                          "start_time": (now := datetime.now(UTC).isoformat()), "end_time": now, "attributes":
+                          {"input.value": question(number), "output.value": text(number) * 2}}
+                         for number in range(start, min(start + 50, COUNT))]  # fmt: skip
+                client.spans.log_spans(project_identifier="default", spans=spans, timeout=120)
+    return looked(work, command, "/projects/UHJvamVjdDox/spans", "/healthz", **store)
+
+
+def equal(ours: Told, theirs: Told) -> str:
+    assert ours["units"] == theirs["units"]
+    return f"{COUNT} episodes"

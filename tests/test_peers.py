@@ -1,0 +1,86 @@
+"""The frame of the comparisons with peers, on two small functions that run in this environment."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers import __main__ as frame
+from benchmarks.peers.pairing import Peer, measured
+
+FAKE = '''"""sums
+
+Equal: the sum.
+"""
+from benchmarks.peers.pairing import Peer, measured, size
+
+UNIT, HEADLINE, LESS = "numbers", "steps", True
+PEERS = {"slow": Peer(), "wrong": Peer(), "broken": Peer(), "absent": Peer(needs="no-such-command")}
+
+def prepare(work):
+    (work / "n").write_text(str(size(10**6, 10)))
+
+def ours(work, steps=1.0, more=0):
+    n = int((work / "n").read_text())
+    with measured() as told:
+        total = sum(range(n)) + more
+    return {**told, "units": n, "total": total, "figures": {"steps": steps}}
+
+def slow(work):
+    return ours(work, 3.0)
+
+def wrong(work):
+    return ours(work, more=1)
+
+def broken(work):
+    raise ValueError("no luck | here")
+
+def equal(ours, theirs):
+    assert ours["total"] == theirs["total"], f"{theirs['total']} for {ours['total']}"
+    return "the sum"
+'''
+
+
+def test_a_comparison_runs_sides_in_turn_and_tells_no_ratio_of_unequal_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "fake.py").write_text(FAKE)
+    monkeypatch.setattr(frame, "NAMES", ())
+    given = [str(tmp_path / "fake.py"), "--quick", "--rounds", "1", "--out", str(tmp_path / "page.md")]
+    monkeypatch.setattr(sys, "argv", ["peers", *given])
+    monkeypatch.setenv("PEERS_QUICK", "")
+    monkeypatch.setattr(frame, "RUNS", tmp_path / "peers")
+    frame.main()
+    page = (tmp_path / "page.md").read_text()
+    assert "| 3 | 3.00 (3.00 to 3.00) |" in page
+    assert "| the sum |" in page
+    for row in ("| wrong | not equal: 46 for 45 |", "| broken | not run: ValueError: no luck / here (exit 1) |",
+                "| absent | not run: this machine has no `no-such-command` |"):  # fmt: skip
+        assert row in page
+    told = json.loads((tmp_path / "peers-quick" / "fake.json").read_text())
+    assert [len(told["rounds"][side]) for side in ("ours", "slow")] == [1, 1]
+    assert "wrong" not in told["rounds"]
+
+
+def test_a_peer_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame, "ROOMS", tmp_path)
+    room = tmp_path / "peer" / "bin"
+    room.mkdir(parents=True)
+    (room / "python").write_text("#!/bin/sh\necho 'ERROR: No matching distribution' >&2; exit 1\n")
+    (room / "python").chmod(0o755)
+    called = frame.called
+    monkeypatch.setattr(frame, "called", lambda command, **more: "venv" in command or called(command, **more))
+    with pytest.raises(frame.Unavailable, match="not installed: ERROR: No matching distribution"):
+        frame.installed("peer", Peer("no-such==1.0"))
+
+
+def test_what_is_measured_is_the_block_and_its_children() -> None:
+    import subprocess
+
+    with measured() as told:
+        subprocess.run([sys.executable, "-c", "sum(range(10**7)); b' ' * 2**26"], check=True)
+    assert told["cpu"] > 0.05
+    assert told["peak"] > 64
