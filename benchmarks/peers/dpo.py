@@ -105,7 +105,8 @@ def llamafactory(work: Path) -> Told:
         run_exp({**SAME, "stage": "dpo", "do_train": True, "model_name_or_path": str(work / "model"),
                  "dataset_dir": str(work), "dataset": "plain", "template": "empty", "finetuning_type": "full",
                  "output_dir": str(work / "llamafactory"), "cutoff_len": 1024, "report_to": "none",
-                 "gradient_accumulation_steps": pairs() // 12, "disable_gradient_checkpointing": True, "disable_shuffling": True})  # fmt: skip
+                 "gradient_accumulation_steps": pairs() // 12, "disable_gradient_checkpointing": True,
+                 "disable_shuffling": True})  # fmt: skip
     state = json.loads((work / "llamafactory" / "trainer_state.json").read_text())
     return told_of(told, [row["loss"] for row in state["log_history"] if "loss" in row])
 
