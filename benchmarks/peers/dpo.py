@@ -36,7 +36,7 @@ def prepare(work: Path) -> None:
     from steprag.records.training_rows import Pair
     from steprag.types import Message
     from tests.models import TEMPLATE, make_tokenizer
-    from training.rows import row_order
+    from training.rows import by_prompt, read_training, row_order, tokenised
 
     text = path("corpus").read_text(encoding="utf-8")
     tokenizer = make_tokenizer(work / "model", [text[:100_000]], TEMPLATE)
@@ -54,13 +54,12 @@ def prepare(work: Path) -> None:
         shown = tokenizer.apply_chat_template([asked], tokenize=False, add_generation_prompt=True)
         ends = [end + tokenizer.eos_token for end in ends]
         plain.append({"prompt": shown, "chosen": ends[0], "rejected": ends[1]})
-    lengths = [
-        max(len(tokenizer(row["prompt"] + row[end])["input_ids"]) for end in ("chosen", "rejected")) for row in plain
-    ]
-    plain = [plain[row] for row in row_order(lengths, 4, 1.0, 0)]  # as we train them
     (work / "pairs").mkdir()
-    write_records(work / "pairs" / "pairs.train.jsonl", rows)
-    (work / "plain.json").write_text(json.dumps(plain))
+    write_records(file := work / "pairs" / "pairs.train.jsonl", rows)
+    ours = [tokenised(row, tokenizer) for row in read_training(file, "dpo")]
+    sides = [next(n for n, row in enumerate(ours) if row is each) for each in by_prompt(ours)]
+    order = row_order([ours[n].length for n in sides], 4, 1.0, 0)
+    (work / "plain.json").write_text(json.dumps([plain[sides[row]] for row in order]))  # as we train them
 
 
 def told_of(told: Told, losses: list[float]) -> Told:
