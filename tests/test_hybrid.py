@@ -28,7 +28,7 @@ from indexes.addons.links import mentions, title_words
 from indexes.commands.build import build_index
 from indexes.corpora.readers import open_source
 from indexes.folder.manifest import read_index_manifest, write_add_on
-from indexes.ranking.rankings import Asked, Ranking
+from indexes.ranking.rankings import Asked, Ranking, best_rows
 from indexes.ranking.searchers import HybridSearcher, RerankedSearcher, fuse_ranks, fuse_scores
 from indexes.rows.passage_store import PassageStore, write_passages
 from steprag.config.sections import RetrieverConfig
@@ -397,3 +397,12 @@ def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     documents = [[f"w{number}", f"w{number // 2}", "all"] for number in range(300)]
     write_bm25(tmp_path / "ours", documents, Bm25Config())
     same_files(by_bm25s(tmp_path / "theirs", documents, Bm25Config()), tmp_path / "ours")
+
+
+@pytest.mark.parametrize(("rows", "found", "digits"), [(20_000, 9_000, 2), (20_000, 4, 2), (700, 650, 0), (50, 0, 2)])
+def test_the_best_of_many_rows_are_those_of_a_full_sort(rows: int, found: int, digits: int) -> None:
+    rng = np.random.default_rng(rows + found)
+    scores = np.zeros(rows, dtype=np.float32)
+    scores[rng.permutation(rows)[:found]] = rng.gamma(1.0, size=found).round(digits) + 0.01  # with ties
+    whole = sorted(((row, round(float(scores[row]), 4)) for row in np.flatnonzero(scores)), key=lambda r: (-r[1], r[0]))
+    assert best_rows(scores, 10) == whole[:10]

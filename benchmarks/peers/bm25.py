@@ -9,6 +9,7 @@ equal scores.
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ def ours(work: Path) -> Told:
     from steprag import Index
 
     questions = json.loads((work / "questions.json").read_text())
+    shutil.rmtree(work / "index", ignore_errors=True)
     with measured() as built:
         index = Index.build(str(work / "corpus.jsonl"), work / "index", encoder="none")
     index.search("warm", 10)

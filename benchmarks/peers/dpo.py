@@ -1,14 +1,15 @@
 """DPO of every weight, from files to a saved model
 
-Inputs: 16 pairs of 400 and 40 tokens, three steps of all pairs in batches of 4, a random llama of 8 blocks (10
-million weights; a fifth of them words, as in SmolLM2-135M), float32, one thread. Timed: loading, tokens, training,
-saving. LLaMA-Factory runs in the environment of `scripts/setup_llamafactory.sh`. Equal: the losses of all steps
-within 2e-3.
+Inputs: 48 pairs of 400 and 40 tokens, three steps of 16 pairs in batches of 4, in one order, a random llama of 8
+blocks (10 million weights; a fifth of them words, as in SmolLM2-135M), float32, one thread. Timed: loading, tokens,
+training, saving. LLaMA-Factory runs in the environment of `scripts/setup_llamafactory.sh`. Equal: the losses of all
+steps within 2e-3.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from benchmarks.peers.pairing import Peer, Told, measured, size
@@ -23,7 +24,7 @@ SAME = {"learning_rate": 1e-3, "weight_decay": 0.0, "max_grad_norm": 1.0, "per_d
 
 
 def pairs() -> int:
-    return size(16, 4)
+    return size(48, 12)
 
 
 def prepare(work: Path) -> None:
@@ -35,6 +36,7 @@ def prepare(work: Path) -> None:
     from steprag.records.training_rows import Pair
     from steprag.types import Message
     from tests.models import TEMPLATE, make_tokenizer
+    from training.rows import by_prompt, read_training, row_order, tokenised
 
     text = path("corpus").read_text(encoding="utf-8")
     tokenizer = make_tokenizer(work / "model", [text[:100_000]], TEMPLATE)
@@ -53,21 +55,25 @@ def prepare(work: Path) -> None:
         ends = [end + tokenizer.eos_token for end in ends]
         plain.append({"prompt": shown, "chosen": ends[0], "rejected": ends[1]})
     (work / "pairs").mkdir()
-    write_records(work / "pairs" / "pairs.train.jsonl", rows)
-    (work / "plain.json").write_text(json.dumps(plain))
+    write_records(file := work / "pairs" / "pairs.train.jsonl", rows)
+    ours = [tokenised(row, tokenizer) for row in read_training(file, "dpo")]
+    sides = [next(n for n, row in enumerate(ours) if row is each) for each in by_prompt(ours)]
+    order = row_order([ours[n].length for n in sides], 4, 1.0, 0)
+    (work / "plain.json").write_text(json.dumps([plain[sides[row]] for row in order]))  # as we train them
 
 
 def told_of(told: Told, losses: list[float]) -> Told:
-    return {**told, "units": pairs() * STEPS, "losses": losses}
+    return {**told, "units": pairs(), "losses": losses}
 
 
 def ours(work: Path) -> Told:
     import training.trl.dpo  # noqa: F401
     from steprag.cli import run
 
-    keys = {"model": work / "model", "finetuning": "full", "threads": 1, "batch_size": 4, "accumulation": pairs() // 4,
+    keys = {"model": work / "model", "finetuning": "full", "threads": 1, "batch_size": 4, "accumulation": pairs() // 12,
             "learning_rate": 1e-3, "max_steps": STEPS, "scheduler": "constant_with_warmup", "warmup": 0}  # fmt: skip
     options = [word for key, value in keys.items() for word in (f"--{key}", str(value))]
+    shutil.rmtree(work / "ckpt", ignore_errors=True)
     with measured() as told:
         run(["train", "--stage", "dpo", "--pairs", str(work / "pairs"), "--out", str(work / "ckpt"), *options])
     rows = [json.loads(line) for line in (work / "ckpt" / "metrics.jsonl").open()]
@@ -80,7 +86,8 @@ def trl(work: Path) -> Told:
 
     with measured() as told:
         rows = Dataset.from_list(json.loads((work / "plain.json").read_text()))
-        args = DPOConfig(str(work / "trl"), **SAME, gradient_accumulation_steps=pairs() // 4, report_to=[], bf16=False)
+        args = DPOConfig(str(work / "trl"), **SAME, gradient_accumulation_steps=pairs() // 12, report_to=[], bf16=False,
+                         train_sampling_strategy="sequential")  # fmt: skip
         trainer = DPOTrainer(str(work / "model"), args=args, train_dataset=rows)
         trainer.train()
         trainer.save_model()
@@ -97,7 +104,8 @@ def llamafactory(work: Path) -> Told:
         run_exp({**SAME, "stage": "dpo", "do_train": True, "model_name_or_path": str(work / "model"),
                  "dataset_dir": str(work), "dataset": "plain", "template": "empty", "finetuning_type": "full",
                  "output_dir": str(work / "llamafactory"), "cutoff_len": 1024, "report_to": "none",
-                 "gradient_accumulation_steps": pairs() // 4, "disable_gradient_checkpointing": True})  # fmt: skip
+                 "gradient_accumulation_steps": pairs() // 12, "disable_gradient_checkpointing": True,
+                 "disable_shuffling": True})  # fmt: skip
     state = json.loads((work / "llamafactory" / "trainer_state.json").read_text())
     return told_of(told, [row["loss"] for row in state["log_history"] if "loss" in row])
 

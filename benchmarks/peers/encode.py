@@ -8,6 +8,7 @@ OpenVINO's export. Equal: each passage's vector has a cosine of at least 0.9999 
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,7 @@ def ours(work: Path) -> Told:
     import indexes.encoding.embed  # noqa: F401
     from steprag.cli import run
 
+    shutil.rmtree(work / "index", ignore_errors=True)
     with measured() as told:
         run(["index", "build", "--corpus", str(work / "corpus.jsonl"), "--out", str(work / "index")])
     return {**told, "units": len(texts(work)), "index": str(work / "index" / "index.faiss")}

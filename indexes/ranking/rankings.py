@@ -23,6 +23,10 @@ Asked = tuple[str, int]
 
 DECIMALS = 4
 """Scores are rounded to these before rows are ordered; the last float32 digit depends on the batch."""
+TIED = 1e-3
+"""Scores this near to the last of the best stay in: ties, and what rounding makes one."""
+SPAN = 64
+"""Rows that are looked at by their greatest score alone, first."""
 SPARE = 8
 """Rows asked of FAISS beyond top_k, so that ties at the cut are broken by row and not by chance."""
 POOL = 100
@@ -93,11 +97,15 @@ def ranking(rows: np.ndarray, scores: np.ndarray) -> Ranking:
 
 def best_rows(scores: np.ndarray, top_k: int) -> Ranking:
     """The best of all rows, given one score each; rows whose score is 0 are not found."""
-    rows = np.flatnonzero(scores > 0)
+    low, whole = 0.0, len(scores) // SPAN
+    if whole >= top_k:  # as many spans hold a row of at least `low`: the best rows have it, most are left out
+        low = float(np.partition(scores[: whole * SPAN].reshape(-1, SPAN).max(axis=1), -top_k)[-top_k]) - TIED
+    rows = np.flatnonzero(scores >= low if low > 0 else scores > 0)
+    found = scores[rows]
     if len(rows) > top_k:
-        cut = np.partition(scores[rows], -top_k)[-top_k] - 1e-3  # ties, and what rounding makes one, stay in
-        rows = rows[scores[rows] >= cut]
-    return ranking(rows, scores[rows])[:top_k]
+        best = found >= np.partition(found, -top_k)[-top_k] - TIED
+        rows, found = rows[best], found[best]
+    return ranking(rows, found)[:top_k]
 
 
 def unit(ranked: Ranking) -> Ranking:
