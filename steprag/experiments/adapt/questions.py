@@ -1,18 +1,18 @@
 """`steprag adapt questions`: an index to questions whose path through its passages is known, in train, dev and test.
 
-Paths are drawn in rounds until every split and number of hops has its questions, or has tried often enough. Calls are
+Paths are drawn until every split and number of hops has its questions, or has tried often enough. Calls are
 journalled and bounded as everywhere: started again, the run goes on and pays nothing twice.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -39,6 +39,7 @@ from steprag.experiments.adapt.writers import (
     PolicyWriter,
     TemplateWriter,
     calls_of,
+    several,
     use_of,
 )
 from steprag.policy.budget import BudgetConfig
@@ -50,10 +51,10 @@ from steprag.types import Question, Usage
 
 TRAINED = "train.passages.jsonl"
 """The passages of the documents that questions to train on are made from: a corpus."""
-TRIES = {True: (1, 1.25), False: (100, 10)}
-"""Where the policy writes, and where templates do, which costs nothing: how many times the tries that are given, and
-the paths that a round tries for a question that is missing.
-"""
+FREE = 100
+"""Times as many tries where templates write, which costs nothing."""
+AHEAD = 4
+"""Paths are tried before all earlier ones have ended: as many as a quarter of the questions that are wanted."""
 ALIKE = 5, 0.5
 """Words in a row, and the share of a passage's such runs from which another passage says the same."""
 
@@ -136,13 +137,73 @@ async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dic
             with PassageStore(index) as store:
                 graph = PassageGraph(store, config.wanted, config.seed)
                 maker = QuestionMaker(config, run, store, graph, retriever, Results(out / "made.jsonl", MADE))
-                await maker.rounds()
+                await maker.make()
                 return await maker.finish()
+
+
+@dataclass
+class Quota:
+    """The paths of a split and number of hops in their order, of which as many are tried as give `wanted` questions.
+
+    What passes decides which those are, not who is quicker: a path is tried where too few of all before it pass, or
+    where too few would if the rest passed like those that stand a little before it (`AHEAD`).
+    """
+
+    wanted: int
+    paths: Iterator[PassagePath]
+    ended: list[bool | None] = field(default_factory=list)
+    passed: list[int] = field(default_factory=lambda: [0])
+
+    def next(self) -> PassagePath | None:
+        """The next path; None where there is none, or what is under way decides whether it is tried."""
+        tried, known = len(self.ended), len(self.passed) - 1
+        near = tried - self.wanted // AHEAD
+        likely = 0 < near <= known and self.passed[near] * tried < self.wanted * near
+        if not (tried < self.wanted or likely or (known == tried and self.passed[-1] < self.wanted)):
+            return None
+        if path := next(self.paths, None):
+            self.ended.append(None)
+        return path
+
+    def tell(self, number: int, passed: bool) -> None:
+        """What became of a path. `passed[n]`: how many of the first n passed, as far as all of these have ended."""
+        self.ended[number] = passed
+        while len(self.passed) <= len(self.ended) and (each := self.ended[len(self.passed) - 1]) is not None:
+            self.passed.append(self.passed[-1] + each)
+
+
+@dataclass
+class Draw:
+    """An iterator over the paths of all quotas that are to be made; after its end it may have some again, once `tell`
+    was told more. `known`: whether those passed that are made. `tried`: the paths so far, by id.
+    """
+
+    quotas: dict[tuple[str, int], Quota]
+    known: dict[str, bool]
+    tried: dict[str, PassagePath] = field(default_factory=dict)
+    asked: list[Question] = field(default_factory=list)
+
+    def __iter__(self) -> Draw:
+        return self
+
+    def __next__(self) -> Question:
+        for path in iter(lambda: next(filter(None, (quota.next() for quota in self.quotas.values())), None), None):
+            self.tried[path.id] = path
+            self.asked.append(Question(path.id, " → ".join(map(str, path.rows)), ("",)))
+            if path.id not in self.known:
+                return self.asked[-1]
+            self.tell(path.id, self.known[path.id])
+        raise StopIteration
+
+    def tell(self, path_id: str, passed: bool) -> None:
+        """What became of a path."""
+        split, hops, number = path_id.split("-")
+        self.quotas[split, int(hops)].tell(int(number) - 1, passed)
 
 
 @dataclass(frozen=True)
 class QuestionMaker:
-    """Draws paths, has each made into a question, and keeps what passes. `tried`: the paths so far, by id."""
+    """Has each path that is drawn made into a question, and keeps what passes."""
 
     config: QuestionsConfig
     run: Run
@@ -150,44 +211,48 @@ class QuestionMaker:
     graph: PassageGraph
     retriever: Retriever
     results: Results[MadeQuestion]
-    tried: dict[str, PassagePath] = field(default_factory=dict)
 
-    async def rounds(self) -> None:
-        """Makes questions until each split and number of hops has enough, or has no further path.
-
-        Which paths a round tries follows from what passed before it, so a run that was killed tries the same ones.
-        """
-        config, quotas, (times, spare) = self.config, self.config.quotas(), TRIES[self.config.by_policy]
-        drawn = {(split, hops): islice(self.graph.paths(hops, split, config.seed), count * times * config.tries)
-                 for (split, hops), count in quotas.items()}  # fmt: skip
-        passed = Counter[tuple[str, int]]()
-        while fresh := [path for key, paths in drawn.items() if quotas[key] > passed[key]
-                        for path in islice(paths, math.ceil(spare * (quotas[key] - passed[key])))]:  # fmt: skip
-            self.tried.update((path.id, path) for path in fresh)
-            await self._make([*self.tried.values()])
-            passed = Counter((made.split, made.hops) for made in self.made() if not made.gate)
+    @cached_property
+    def draw(self) -> Draw:
+        """The paths that are tried, until each split and number of hops has enough questions, or no further path."""
+        config, times = self.config, 1 if self.config.by_policy else FREE
+        there = read_records(self.results.path, MadeQuestion) if len(self.results) else ()
+        quotas = {key: Quota(count, islice(self.graph.paths(key[1], key[0], config.seed), count * times * config.tries))
+                  for key, count in config.quotas().items()}  # fmt: skip
+        return Draw(quotas, {made.id: not made.gate for made in there})
 
     def made(self) -> Iterator[MadeQuestion]:
         """What became of each path that was tried, in their order."""
         there = read_records(self.results.path, MadeQuestion) if len(self.results) else ()
-        return (made for made in there if made.id in self.tried)
+        return (made for made in there if made.id in self.draw.tried)
 
-    async def _make(self, paths: Sequence[PassagePath]) -> None:
+    async def make(self) -> None:
+        """Makes a question of each path. Raises BudgetReached."""
+        draw = self.draw
+
         async def written(question: Question, policy: Policy) -> MadeQuestion:
-            return await self._one(self.tried[question.id], PolicyWriter(policy))
+            passed = False  # also where a request fails
+            try:
+                made = await self._one(draw.tried[question.id], PolicyWriter(policy))
+                passed = not made.gate
+                return made
+            finally:
+                draw.tell(question.id, passed)
 
         if self.config.by_policy:
-            questions = [Question(path.id, " → ".join(map(str, path.rows)), ("",)) for path in paths]
-            self.run.set(status="running")  # what failed in an earlier round is asked again in this one
-            await ask_each(self.run, questions, self.results, written, role="policy", model=self.config.policy, replies=
-                           DraftFormat(), budget=self.config.budget, most=2 * calls_of(self.config.hops))  # fmt: skip
-            return
-        todo = [path for path in paths if path.id not in self.results]
-        with self.results.appending() as keep, Progress("questions", len(todo), "paths") as bar:
-            for path in todo:
-                keep(await self._one(path, TemplateWriter()))
-                bar.advance()
-        self.results.put_in_order(path.id for path in paths)
+            next(draw, None)  # without one no engine is opened
+            await ask_each(self.run, draw.asked, self.results, written, role="policy", model=self.config.policy,
+                           replies=DraftFormat(), budget=self.config.budget, most=2 * calls_of(self.config.hops),
+                           more=draw)  # fmt: skip
+        else:
+            writer = TemplateWriter(several(map(self.store.read, range(len(self.store)))))
+            with self.results.appending() as keep, Progress("questions", None, "paths") as bar:
+                for question in draw:
+                    keep(made := await self._one(draw.tried[question.id], writer))
+                    draw.tell(made.id, not made.gate)
+                    bar.advance()
+        ordered = sorted(draw.tried.values(), key=lambda path: (SPLITS.index(path.split), len(path.rows), path.id))
+        self.results.put_in_order(path.id for path in ordered)
 
     async def _one(self, path: PassagePath, writer: QuestionWriter) -> MadeQuestion:
         return await make(path, [self.store.read(row) for row in path.rows], writer, self.retriever)
@@ -230,7 +295,7 @@ class QuestionMaker:
 
     async def _leaks(self, made: MadeQuestion) -> bool:
         """Whether a passage of another split says what a passage of the path says."""
-        for passage in map(self.store.read, self.tried[made.id].rows):
+        for passage in map(self.store.read, self.draw.tried[made.id].rows):
             runs = runs_of(passage.text, ALIKE[0])
             for other in await self.retriever.search(f"{passage.title} {passage.text}"[:2000], 5):
                 elsewhere = self.graph.split_of(other) != made.split
@@ -244,7 +309,7 @@ class QuestionMaker:
         gates, documents = Counter(one.gate for one in made), self.graph.documents
         return {
             "writer": "policy" if self.config.by_policy else "templates", "documents": len(set(documents)),
-            "passages": len(documents), "paths": len(self.tried), "failed": len(self.tried) - len(made),
+            "passages": len(documents), "paths": len(self.draw.tried), "failed": len(self.draw.tried) - len(made),
             "gates": {gate: gates[gate] for gate in GATES if gates[gate]}, "wanted": self.config.wanted,
             "passed": dict(Counter(one.split for one in kept)), "usage": usage,
             "hops": dict(sorted(Counter(str(one.hops) for one in kept).items())),
