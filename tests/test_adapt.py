@@ -228,7 +228,9 @@ def test_a_folder_becomes_an_agent_with_a_report(
                 "--student.sft", str(tmp_path / "sft.yaml"), "--student.dpo", str(tmp_path / "dpo.yaml")]  # fmt: skip
         assert main([*argv, "--plan"]) == 0
         assert not out.exists()
-        assert "adapt: at most" in capsys.readouterr().out
+        plan = capsys.readouterr().out
+        assert "adapt: at most: " in plan
+        assert "adapt: likely for each question: " in plan
         assert main([*argv, "--budget.calls", "20"]) == 4
         assert len(policy.asked) <= 20
         typed.clear()
@@ -238,7 +240,7 @@ def test_a_folder_becomes_an_agent_with_a_report(
         assert asked == len(policy.asked)  # none twice
         assert main(argv) == 0
         assert main([*argv, "--budget.calls", str(asked)]) == 4
-        assert "budget.calls: the questions took it all" in capsys.readouterr().err
+        assert "budget.calls: what came before took it all" in capsys.readouterr().err
         assert len(endpoint.requests) == calls
     assert [argv[0] for argv in typed[:done]] == ["index", "adapt", "index", "generate", "pairs", "train", "train",
                                                   *["infer"] * 4, "compare"]  # fmt: skip
@@ -253,7 +255,11 @@ def test_a_folder_becomes_an_agent_with_a_report(
     assert "No test question stands in the training data" in page
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
-    assert "questions per 100 calls" in page
+    told = page.partition("<h2>What it cost")[2]
+    for name in ("told beforehand, likely", "told beforehand, at most", "told beforehand, likely for each question",
+                 "used for questions", "used for each question that passed"):  # fmt: skip
+        assert "at GPT-4o&#39;s price $" in told.partition(f"<li>{name}: ")[2].partition("</li>")[0]
+    assert told.count("such questions per 100 calls") == 2
 
 
 class Rows(list[Passage]):

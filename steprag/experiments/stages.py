@@ -9,6 +9,7 @@ with a thread each do more on two cores than one with two threads, and far more 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import threading
@@ -68,6 +69,11 @@ def stage(out: Path, command: str, *more: str, **options: object) -> Stage:
     """A stage from the options that are ready and those that are values by name."""
     named = (word for name, value in {**options, "out": out}.items() for word in (f"--{name}", str(value)))
     return Stage(out, command, (*more, *named))
+
+
+def _unbounded(typed: str) -> str:
+    """A command without its budget, which decides no result."""
+    return re.sub(r" --budget\.\S+ \S+", "", typed)
 
 
 def run_here(stage: Stage) -> None:
@@ -138,7 +144,7 @@ class Pipeline:
         """
         there = is_done(stage.out)
         old = self.stages.get(stage.out.name, {"times": None if there else [], "done": there, "command": stage.typed})
-        done = old["done"] and old["command"] == stage.typed  # another command's end is not this one's
+        done = old["done"] and _unbounded(old["command"]) == _unbounded(stage.typed)  # not another command's end
         if done and stage.out.name in self.stages and stage.command in KEPT and stage.out.is_dir():
             return
         entry, start = {**old, "done": done, "command": stage.typed}, time.time()

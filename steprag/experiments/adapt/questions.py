@@ -30,7 +30,7 @@ from steprag.config.sections import Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import Progress
 from steprag.engines.models import EMBEDDED
 from steprag.errors import PART_DONE, ConfigError
-from steprag.experiments.adapt.gates import GATES, MADE, MadeQuestion, QuestionWriter, make, runs_of
+from steprag.experiments.adapt.gates import FOUND, GATES, MADE, MadeQuestion, QuestionWriter, make, runs_of
 from steprag.experiments.adapt.passages import SPLITS, PassageGraph, PassagePath
 from steprag.experiments.adapt.writers import (
     MOST_HOPS,
@@ -55,6 +55,8 @@ FREE = 100
 """Times as many tries where templates write, which costs nothing."""
 AHEAD = 4
 """Paths are tried before all earlier ones have ended: as many as a quarter of the questions that are wanted."""
+LIKELY = 1.5, 1, 60
+"""Likely of a question: paths that are tried, passages of a prompt for each hop, and tokens of a reply."""
 ALIKE = 5, 0.5
 """Words in a row, and the share of a passage's such runs from which another passage says the same."""
 
@@ -100,11 +102,12 @@ class QuestionsConfig(StageConfig):
         return {(split, hops): (count + self.hops - hops) // self.hops
                 for split, count in self.wanted.items() for hops in range(1, self.hops + 1)}  # fmt: skip
 
-    def use(self, tries: float) -> Usage:
-        """What writing takes at most, at so many paths a question; nothing where templates write."""
+    def use(self, *, most: bool) -> Usage:
+        """What writing takes at most, each reply asked for twice, or likely takes; nothing where templates write."""
         if not self.by_policy:
             return Usage()
-        uses = [(use_of(hops, self.policy.max_tokens), tries * count) for (_, hops), count in self.quotas().items()]
+        times, found, reply = (2 * self.tries, FOUND, self.policy.max_tokens) if most else LIKELY
+        uses = [(use_of(hops, hops * found, reply), times * count) for (_, hops), count in self.quotas().items()]
         return Usage(*(round(sum(getattr(use, key) * count for use, count in uses)) for key in vars(Usage())))
 
 
@@ -267,10 +270,11 @@ class QuestionMaker:
         told = self._told(made, kept)
         write_json(out / "gates.json", told)
         if lacking := [name for name, count in self.config.wanted.items() if count and not told["passed"].get(name)]:
-            most = max(told["gates"], key=told["gates"].__getitem__, default="")
+            counts, words = {**told["gates"], "": told["failed"]}, {**GATES, "": "the request failed: failures.jsonl"}
+            often = words[max(counts, key=counts.__getitem__)] if told["paths"] else "no path was found"
             raise ConfigError(
-                f"no question for {' and '.join(lacking)} passed, of {told['paths']} paths (most often: "
-                f"{GATES.get(most, 'no path was found')}); give more documents, or a stronger policy"
+                f"no question for {' and '.join(lacking)} passed, of {told['paths']} paths (most often: {often}); "
+                f"{'run it again' if told['failed'] else 'give more documents, or a stronger policy'}"
             )
         write_records(out / "questions.jsonl", [one.asked() for one in kept])
         for name in SPLITS:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -13,32 +13,33 @@ from indexes.rows.passage_store import PassageStore
 from preference.config import LeakageConfig
 from preference.report.leakage import check_folder
 from steprag.experiments.adapt.gates import GATES
-from steprag.experiments.report import bears, costs
+from steprag.experiments.report import costs, shown
 from steprag.experiments.stages import Contender, Pipeline
 from steprag.records.jsonl import read_json, read_records, read_rows, written_whole
-from steprag.runs.run import read_manifest
 from steprag.scores.gold import em_of
-from steprag.types import Prediction, Usage
+from steprag.types import Prediction
 
+SHOWN = "low", "high", "p"
+"""What of a difference decides whether it is one."""
 EXAMPLES = 20
 """Test questions that the page shows with their sources; and documents that were left out."""
 
 
 def write_report(
-    out: Path, contenders: Sequence[Contender], compared: dict[str, Any], stages: Pipeline,
-    bill: Callable[[Usage], str], *, failed: bool,
+    out: Path, contenders: Sequence[Contender], compared: dict[str, Any], stages: Pipeline, bills: dict[str, str],
+    *, failed: bool,
 ) -> Path:  # fmt: skip
-    """Writes the page; `compared` as in compare.json. Whatever documents and models said stands in it as text."""
+    """Writes the page; `compared` as in compare.json, `bills` by what they are of. Whatever documents and models said
+    stands in it as text.
+    """
     gates, last, skipped = read_json(out / "questions/gates.json"), contenders[-1], out / "index/skipped.jsonl"
-    used = {name: read_manifest(out / name).get("spent") for name in ("questions", "trees")}
-    spent = {name: [each[key] for key in vars(Usage())] for name, each in used.items() if each}
     passed, differences = sum(gates["passed"].values()), compared["differences"].get(last.label, {})
     told = {
-        "gates": gates, "words": GATES, "passed": passed, "failed": failed, "trained": last.run.name == "trained",
+        "gates": gates, "words": GATES, "passed": passed, "failed": failed, "bills": bills,
+        "trained": last.run.name == "trained",
         "runs": [(each.label, compared["runs"][each.label]) for each in contenders],
-        "over": [(each.label, bears(differences[each.label])) for each in contenders if each.label in differences],
-        "bills": {name: bill(Usage(*use)) for name, use in spent.items()},
-        "each": bill(Usage(*(round(key / passed) for key in spent["questions"]))) if "questions" in spent else "",
+        "over": [(each.label, differences[each.label], shown(*(differences[each.label][key] for key in SHOWN)))
+                 for each in contenders if each.label in differences],
         "costs": [line.strip("|").split("|") for line in costs(out, stages) if "---" not in line],
         "skipped": [row for _, row in islice(read_rows(skipped), EXAMPLES)] if skipped.is_file() else [],
         "leaked": check_folder(out / "pairs", LeakageConfig(against=(str(out / "questions/test.jsonl"),),

@@ -20,7 +20,7 @@ from steprag.agent.open import PASSAGE_TOKENS
 from steprag.agent.profiles import fill
 from steprag.config.load import RECIPES
 from steprag.errors import StepFormatError
-from steprag.experiments.adapt.gates import FOUND, Draft, Hop, agree
+from steprag.experiments.adapt.gates import Draft, Hop, agree
 from steprag.experiments.adapt.passages import PassagePath
 from steprag.policy.protocols import Policy
 from steprag.records.json_text import NotJson, decoded
@@ -104,7 +104,7 @@ class PolicyWriter:
 
         def texts(reply: str) -> dict[str, str] | None:
             try:
-                values = decoded(reply.strip())
+                values = decoded(reply[reply.find("{") : reply.rfind("}") + 1])  # a fence or words may stand around it
             except NotJson:
                 return None
             whole = isinstance(values, dict) and set(values) == {*keys_of(form)}
@@ -120,10 +120,10 @@ def calls_of(hops: int) -> int:
     return 4 if hops == 1 else 5 + hops
 
 
-def use_of(hops: int, reply: int) -> Usage:
-    """What a path uses at most, each prompt as long as that of the others that searches for its hops find."""
+def use_of(hops: int, passages: int, reply: int) -> Usage:
+    """What a path uses whose drafts pass all gates, where a prompt has so many passages, and a reply so many tokens."""
     calls = calls_of(hops)
-    return Usage(calls, calls * (INSTRUCTIONS + FOUND * hops * PASSAGE_TOKENS), calls * reply)
+    return Usage(calls, calls * (INSTRUCTIONS + passages * PASSAGE_TOKENS), calls * reply)
 
 
 def _shown(passages: Sequence[Passage]) -> str:
