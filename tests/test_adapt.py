@@ -24,7 +24,7 @@ from steprag.experiments.adapt.passages import PassageGraph, PassagePath, headin
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_json, read_records
 from steprag.types import Passage, Question, Usage
-from tests.adapt_parts import ORDER, FaultyPolicy, documents
+from tests.adapt_parts import FaultyPolicy, documents
 from tests.fakes import DictRetriever, Endpoint, chat_reply, serve
 from tests.training_parts import make_qwen2
 
@@ -171,6 +171,42 @@ def test_a_killed_run_goes_on_and_pays_nothing_twice(index: Path, tmp_path: Path
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+READABLE = "the passages gave no question, or the reply could not be read"
+
+
+@pytest.mark.parametrize(("code", "said", "spoilt"), [
+    (0, "", lambda choice: choice | {"message": {"content": f"```json\n{choice['message']['content']}\n```"}}),
+    (0, "", lambda choice: choice | {"message": {"content": f"Here: {choice['message']['content']} Anything else?"}}),
+    (2, READABLE, lambda choice: choice | {"message": {"content": "I would rather tell {you} a story."}}),
+    (2, READABLE, lambda choice: choice | {"message": {"content": '{"question_1": "Which'}, "finish_reason": "length"}),
+    (2, READABLE, lambda choice: choice | {"message": {"content": None, "refusal": "I can't help with that."}}),
+    (2, "the request failed", lambda choice: choice | {"finish_reason": "content_filter"}),
+    (2, "the request failed", None),
+])  # fmt: skip
+def test_a_provider_that_talks_refuses_or_fails_is_counted_and_gone_on_from(
+    code: int, said: str, spoilt: Any, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy, well = FaultyPolicy(faults=0), False
+
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        status, body = chat_reply(policy)(request)
+        if well:
+            return status, body
+        return (503, {}) if spoilt is None else (status, body | {"choices": [spoilt(body["choices"][0])]})  # pyright: ignore
+
+    with serve(reply) as endpoint:
+        argv = asked(endpoint, index, tmp_path / "q", "--hops", "1", "--questions", "4", "--test", "2", "--tries", "2")
+        assert main(argv) == code
+        told = read_json(tmp_path / "q/gates.json")
+        assert said in capsys.readouterr().err
+        assert told["paths"] == told["failed"] + sum(told["gates"].values()) + sum(told["passed"].values())
+        if "failed" in said:
+            assert told["failed"] == told["paths"] > 0
+            well = True
+            assert main(argv) == 0
+            assert read_json(tmp_path / "q/gates.json")["passed"] == {"train": 4, "test": 2}
+
+
 def test_documents_that_give_orders_are_data(tmp_path: Path) -> None:
     docs, policy = documents(tmp_path / "docs", 10, poisoned=True), FaultyPolicy(faults=0, gullible=True)
     assert main(["index", "build", "--corpus", str(docs), "--out", str(tmp_path / "i"), "--encoder", "none"]) == 0
@@ -178,7 +214,7 @@ def test_documents_that_give_orders_are_data(tmp_path: Path) -> None:
         assert main(asked(endpoint, tmp_path / "i", tmp_path / "q", "--hops", "2")) == 0
     kept = [*read_records(tmp_path / "q/questions.jsonl", Question)]
     assert kept
-    assert not [prompt for prompt in policy.asked if ORDER in prompt]
+    assert not [prompt for prompt in policy.asked if "Mordor" in prompt]
     assert "Mordor" not in (tmp_path / "q/questions.jsonl").read_text()
 
 
