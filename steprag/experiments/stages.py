@@ -33,6 +33,8 @@ from steprag.runs.run import is_done
 PINNED = hasattr(os, "sched_setaffinity")
 """Linux; elsewhere a lane only says how many threads its command has."""
 
+_BUDGET = re.compile(r" --budget\.\S+ \S+")
+"""Part of a command that decides no result."""
 KEPT = ("generate", "adapt questions")
 """Commands whose failures are not tried again once a pipeline went on from what they left."""
 
@@ -69,11 +71,6 @@ def stage(out: Path, command: str, *more: str, **options: object) -> Stage:
     """A stage from the options that are ready and those that are values by name."""
     named = (word for name, value in {**options, "out": out}.items() for word in (f"--{name}", str(value)))
     return Stage(out, command, (*more, *named))
-
-
-def _unbounded(typed: str) -> str:
-    """A command without its budget, which decides no result."""
-    return re.sub(r" --budget\.\S+ \S+", "", typed)
 
 
 def run_here(stage: Stage) -> None:
@@ -144,7 +141,7 @@ class Pipeline:
         """
         there = is_done(stage.out)
         old = self.stages.get(stage.out.name, {"times": None if there else [], "done": there, "command": stage.typed})
-        done = old["done"] and _unbounded(old["command"]) == _unbounded(stage.typed)  # not another command's end
+        done = old["done"] and _BUDGET.sub("", old["command"]) == _BUDGET.sub("", stage.typed)  # not another's end
         if done and stage.out.name in self.stages and stage.command in KEPT and stage.out.is_dir():
             return
         entry, start = {**old, "done": done, "command": stage.typed}, time.time()

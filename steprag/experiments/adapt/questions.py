@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from bisect import insort
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -145,63 +146,53 @@ async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dic
 
 
 @dataclass
-class Quota:
-    """The paths of a split and number of hops in their order, of which as many are tried as give `wanted` questions.
-
-    What passes decides which those are, not who is quicker: a path is tried where too few of all before it pass, or
-    where too few would if the rest passed like those that stand a little before it (`AHEAD`).
-    """
-
-    wanted: int
-    paths: Iterator[PassagePath]
-    ended: list[bool | None] = field(default_factory=list)
-    passed: list[int] = field(default_factory=lambda: [0])
-
-    def next(self) -> PassagePath | None:
-        """The next path; None where there is none, or what is under way decides whether it is tried."""
-        tried, known = len(self.ended), len(self.passed) - 1
-        near = tried - self.wanted // AHEAD
-        likely = 0 < near <= known and self.passed[near] * tried < self.wanted * near
-        if not (tried < self.wanted or likely or (known == tried and self.passed[-1] < self.wanted)):
-            return None
-        if path := next(self.paths, None):
-            self.ended.append(None)
-        return path
-
-    def tell(self, number: int, passed: bool) -> None:
-        """What became of a path. `passed[n]`: how many of the first n passed, as far as all of these have ended."""
-        self.ended[number] = passed
-        while len(self.passed) <= len(self.ended) and (each := self.ended[len(self.passed) - 1]) is not None:
-            self.passed.append(self.passed[-1] + each)
-
-
-@dataclass
 class Draw:
-    """An iterator over the paths of all quotas that are to be made; after its end it may have some again, once `tell`
-    was told more. `known`: whether those passed that are made. `tried`: the paths so far, by id.
+    """An iterator over the paths to make questions of, as questions in `asked`; what `tell` is told may give it more.
+
+    Of each kind ("train-2": split and hops) as many are tried, in their order, as give the questions `wanted`. What
+    passes decides which those are, not who is quicker: a path is tried where too few of all before it passed, or would
+    if the rest passed like those a little before it (`AHEAD`). `known`: whether those passed that are made already.
     """
 
-    quotas: dict[tuple[str, int], Quota]
-    known: dict[str, bool]
+    wanted: Mapping[str, int]
+    paths: Mapping[str, Iterator[PassagePath]]
+    known: Mapping[str, bool]
     tried: dict[str, PassagePath] = field(default_factory=dict)
     asked: list[Question] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._ended: dict[str, list[bool | None]] = {kind: [] for kind in self.wanted}
+        self._passed = {kind: [0] for kind in self.wanted}  # [n]: of the first n, as far as all of these have ended
 
     def __iter__(self) -> Draw:
         return self
 
     def __next__(self) -> Question:
-        for path in iter(lambda: next(filter(None, (quota.next() for quota in self.quotas.values())), None), None):
-            self.tried[path.id] = path
-            self.asked.append(Question(path.id, " → ".join(map(str, path.rows)), ("",)))
+        for path in iter(lambda: next((path for kind in self.wanted if (path := self._next(kind))), None), None):
+            self.tried[path.id], question = path, Question(path.id, " → ".join(map(str, path.rows)), ("",))
+            insort(self.asked, question, key=lambda one: one.id)
             if path.id not in self.known:
-                return self.asked[-1]
+                return question
             self.tell(path.id, self.known[path.id])
         raise StopIteration
 
+    def _next(self, kind: str) -> PassagePath | None:
+        tried, passed, wanted = len(self._ended[kind]), self._passed[kind], self.wanted[kind]
+        near, ended = tried - wanted // AHEAD, len(passed) - 1
+        likely = 0 < near <= ended and passed[near] * tried < wanted * near
+        if not (tried < wanted or likely or (ended == tried and passed[-1] < wanted)):
+            return None
+        if path := next(self.paths[kind], None):
+            self._ended[kind].append(None)
+        return path
+
     def tell(self, path_id: str, passed: bool) -> None:
         """What became of a path."""
-        split, hops, number = path_id.split("-")
-        self.quotas[split, int(hops)].tell(int(number) - 1, passed)
+        kind, _, number = path_id.rpartition("-")
+        ended, so_far = self._ended[kind], self._passed[kind]
+        ended[int(number) - 1] = passed
+        while len(so_far) <= len(ended) and (each := ended[len(so_far) - 1]) is not None:
+            so_far.append(so_far[-1] + each)
 
 
 @dataclass(frozen=True)
@@ -218,16 +209,15 @@ class QuestionMaker:
     @cached_property
     def draw(self) -> Draw:
         """The paths that are tried, until each split and number of hops has enough questions, or no further path."""
-        config, times = self.config, 1 if self.config.by_policy else FREE
-        there = read_records(self.results.path, MadeQuestion) if len(self.results) else ()
-        quotas = {key: Quota(count, islice(self.graph.paths(key[1], key[0], config.seed), count * times * config.tries))
-                  for key, count in config.quotas().items()}  # fmt: skip
-        return Draw(quotas, {made.id: not made.gate for made in there})
+        config, times = self.config, self.config.tries * (1 if self.config.by_policy else FREE)
+        wanted = {f"{split}-{hops}": count for (split, hops), count in config.quotas().items()}
+        paths = {f"{split}-{hops}": islice(self.graph.paths(hops, split, config.seed), count * times)
+                 for (split, hops), count in config.quotas().items()}  # fmt: skip
+        return Draw(wanted, paths, {made.id: not made.gate for made in self.made()})
 
     def made(self) -> Iterator[MadeQuestion]:
-        """What became of each path that was tried, in their order."""
-        there = read_records(self.results.path, MadeQuestion) if len(self.results) else ()
-        return (made for made in there if made.id in self.draw.tried)
+        """What became of paths, in their order."""
+        return read_records(self.results.path, MadeQuestion) if len(self.results) else iter(())
 
     async def make(self) -> None:
         """Makes a question of each path. Raises BudgetReached."""
@@ -254,8 +244,7 @@ class QuestionMaker:
                     keep(made := await self._one(draw.tried[question.id], writer))
                     draw.tell(made.id, not made.gate)
                     bar.advance()
-        ordered = sorted(draw.tried.values(), key=lambda path: (SPLITS.index(path.split), len(path.rows), path.id))
-        self.results.put_in_order(path.id for path in ordered)
+            self.results.put_in_order(question.id for question in draw.asked)
 
     async def _one(self, path: PassagePath, writer: QuestionWriter) -> MadeQuestion:
         return await make(path, [self.store.read(row) for row in path.rows], writer, self.retriever)
@@ -287,7 +276,7 @@ class QuestionMaker:
     async def _whole(self) -> AsyncIterator[MadeQuestion]:
         """What was made, with the gates of the whole set: asked twice, told in another split too, too many."""
         quotas, seen = self.config.quotas(), set[str]()
-        for made in self.made():
+        for made in (one for one in self.made() if one.id in self.draw.tried):
             words, key, gate = normalise(made.draft.question if made.draft else ""), (made.split, made.hops), made.gate
             if not gate:
                 full = "" if quotas[key] else "surplus"

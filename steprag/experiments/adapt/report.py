@@ -19,8 +19,6 @@ from steprag.records.jsonl import read_json, read_records, read_rows, written_wh
 from steprag.scores.gold import em_of
 from steprag.types import Prediction
 
-SHOWN = "low", "high", "p"
-"""What of a difference decides whether it is one."""
 EXAMPLES = 20
 """Test questions that the page shows with their sources; and documents that were left out."""
 
@@ -38,7 +36,7 @@ def write_report(
         "gates": gates, "words": GATES, "passed": passed, "failed": failed, "bills": bills,
         "trained": last.run.name == "trained",
         "runs": [(each.label, compared["runs"][each.label]) for each in contenders],
-        "over": [(each.label, differences[each.label], shown(*(differences[each.label][key] for key in SHOWN)))
+        "over": [(each.label, differences[each.label], shown(*map(differences[each.label].get, ("low", "high", "p"))))
                  for each in contenders if each.label in differences],
         "costs": [line.strip("|").split("|") for line in costs(out, stages) if "---" not in line],
         "skipped": [row for _, row in islice(read_rows(skipped), EXAMPLES)] if skipped.is_file() else [],
