@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from steprag.engines.models import resolve_model
 from steprag.experiments import stages
 from steprag.experiments.adapt.gates import Draft, Hop, MadeQuestion, make
 from steprag.experiments.adapt.passages import PassageGraph, PassagePath, heading_of, subjects_of
+from steprag.experiments.adapt.questions import Draw
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_json, read_records
 from steprag.types import Passage, Question, Usage
@@ -149,6 +152,24 @@ def test_what_passes_is_right_and_balanced_and_every_other_path_is_counted(index
     assert splits["train"]
     assert splits["test"]
     assert not splits["train"] & splits["test"]
+
+
+def test_what_passes_decides_which_paths_are_tried_and_not_who_is_quicker() -> None:
+    passes = random.Random(5).choices((True, False), (3, 2), k=400)
+
+    def tried(at_once: int, seed: int) -> list[str]:
+        paths = (PassagePath(f"train-1-{number:05}", "train", (number,)) for number in range(1, 401))
+        draw, order, under_way = Draw({"train-1": 60}, {"train-1": paths}, {}), random.Random(seed), list[str]()
+        while True:
+            under_way += [one.id for one in islice(draw, at_once - len(under_way))]
+            if not under_way:
+                return sorted(draw.tried)
+            done = under_way.pop(order.randrange(len(under_way)))
+            draw.tell(done, passes[int(done[-5:]) - 1])
+
+    one_by_one = tried(1, 0)
+    assert 60 <= sum(passes[: len(one_by_one)]) <= 75  # enough, and few too many
+    assert all(tried(at_once, seed) == one_by_one for at_once in (2, 8, 200) for seed in range(5))
 
 
 def test_a_killed_run_goes_on_and_pays_nothing_twice(index: Path, tmp_path: Path) -> None:
