@@ -19,6 +19,11 @@ from steprag.records.jsonl import read_json, read_records, read_rows, written_wh
 from steprag.scores.gold import em_of
 from steprag.types import Prediction
 
+PARTS = {"index": "reading the documents", "questions": "making the questions", "trees": "attempts at the questions",
+         "index-train": "reading the training documents alone", "pairs": "choosing what to learn from",
+         "sft": "training, first part", "agent": "training", "bare": "test: the bare model", "rag": "test: one search",
+         "untrained": "test: untrained agent", "trained": "test: trained agent"}  # fmt: skip
+"""Stages, as the page calls them."""
 EXAMPLES = 20
 """Test questions that the page shows with their sources; and documents that were left out."""
 
@@ -38,7 +43,7 @@ def write_report(
         "runs": [(each.label, compared["runs"][each.label]) for each in contenders],
         "over": [(each.label, differences[each.label], shown(*map(differences[each.label].get, ("low", "high", "p"))))
                  for each in contenders if each.label in differences],
-        "costs": [line.strip("|").split("|") for line in costs(out, stages) if "---" not in line],
+        "costs": [[cell.strip() for cell in line.strip("|").split("|")] for line in costs(out, stages)], "parts": PARTS,
         "skipped": [row for _, row in islice(read_rows(skipped), EXAMPLES)] if skipped.is_file() else [],
         "leaked": check_folder(out / "pairs", LeakageConfig(against=(str(out / "questions/test.jsonl"),),
                                                             encoder=None))["matches"],
