@@ -26,6 +26,7 @@ from steprag.experiments.adapt.passages import PassageGraph, PassagePath, headin
 from steprag.experiments.adapt.questions import Draw
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_json, read_records
+from steprag.runs.run import read_manifest
 from steprag.types import Passage, Question, Usage
 from tests.adapt_parts import FaultyPolicy, documents
 from tests.fakes import DictRetriever, Endpoint, chat_reply, serve
@@ -226,6 +227,7 @@ def test_a_provider_that_talks_refuses_or_fails_is_counted_and_gone_on_from(
             well = True
             assert main(argv) == 0
             assert read_json(tmp_path / "q/gates.json")["passed"] == {"train": 4, "test": 2}
+            assert read_manifest(tmp_path / "q")["status"] == "done"
 
 
 def test_documents_that_give_orders_are_data(tmp_path: Path) -> None:
