@@ -237,19 +237,29 @@ async def for_each(
     items: Iterable[Item], work: Callable[[Item], Awaitable[None]], *, at_once: int, more: Iterator[Item] | None = None
 ) -> None:
     """Awaits `work(item)` for every item, `at_once` at a time, starting them in order; then for those of `more`, which
-    is asked once a place is free: what has ended by then may decide whether there is another one.
+    is asked again whenever one has ended: that may decide whether there are others.
 
     The first error cancels what is under way and is raised as itself; BudgetReached once that has ended too.
     """
-    queue, reached = iter(items), list[BudgetReached]()
+    queue, reached, busy, ended = iter(items), list[BudgetReached](), 0, asyncio.Event()
 
     async def worker() -> None:
-        for item in itertools.chain(queue, more or ()):  # the workers share both: each item is taken once
-            try:
-                await work(item)
-            except BudgetReached as limit:
-                reached.append(limit)
+        nonlocal busy
+        while True:
+            for item in itertools.chain(queue, more or ()):  # the workers share both: each item is taken once
+                busy += 1
+                try:
+                    await work(item)
+                except BudgetReached as limit:
+                    reached.append(limit)
+                    return
+                finally:
+                    busy -= 1
+                    ended.set()
+            if not (more and busy):
                 return
+            ended.clear()
+            await ended.wait()
 
     workers = [asyncio.create_task(worker()) for _ in range(at_once)]
     try:

@@ -54,8 +54,8 @@ TRAINED = "train.passages.jsonl"
 """The passages of the documents that questions to train on are made from: a corpus."""
 FREE = 100
 """Times as many tries where templates write, which costs nothing."""
-AHEAD = 4
-"""Paths are tried before all earlier ones have ended: as many as a quarter of the questions that are wanted."""
+AHEAD = 2
+"""Paths are tried before all earlier ones have ended: as many as half of the questions that are wanted."""
 LIKELY = 1.5, 1, 60
 """Likely of a question: paths that are tried, passages of a prompt for each hop, and tokens of a reply."""
 ALIKE = 5, 0.5
