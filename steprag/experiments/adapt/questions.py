@@ -54,8 +54,6 @@ TRAINED = "train.passages.jsonl"
 """The passages of the documents that questions to train on are made from: a corpus."""
 FREE = 100
 """Times as many tries where templates write, which costs nothing."""
-AHEAD = 2
-"""Paths are tried before all earlier ones have ended: as many as half of the questions that are wanted."""
 LIKELY = 1.5, 1, 60
 """Likely of a question: paths that are tried, passages of a prompt for each hop, and tokens of a reply."""
 ALIKE = 5, 0.5
@@ -150,8 +148,8 @@ class Draw:
     """An iterator over the paths to make questions of, as questions in `asked`; what `tell` is told may give it more.
 
     Of each kind ("train-2": split and hops) as many are tried, in their order, as give the questions `wanted`. What
-    passes decides which those are, not who is quicker: a path is tried where too few of all before it passed, or would
-    if the rest passed like those a little before it (`AHEAD`). `known`: whether those passed that are made already.
+    passes decides which those are, not who is quicker: a path is tried where too few passed of all before it, or would
+    pass if the last few (a half of `wanted`, a quarter, …) did like those before. `known`: whether a made one passed.
     """
 
     wanted: Mapping[str, int]
@@ -178,9 +176,9 @@ class Draw:
 
     def _next(self, kind: str) -> PassagePath | None:
         tried, passed, wanted = len(self._ended[kind]), self._passed[kind], self.wanted[kind]
-        near, ended = tried - wanted // AHEAD, len(passed) - 1
-        likely = 0 < near <= ended and passed[near] * tried < wanted * near
-        if not (tried < wanted or likely or (ended == tried and passed[-1] < wanted)):
+        seen = (tried - (wanted >> halved) for halved in range(1, wanted.bit_length() + 1))  # the last: all before it
+        few = any(0 < at < len(passed) and passed[at] * tried < wanted * at for at in seen)
+        if tried >= wanted and not few:
             return None
         if path := next(self.paths[kind], None):
             self._ended[kind].append(None)
