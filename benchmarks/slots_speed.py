@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -57,7 +57,7 @@ def step(prompt: str, draw: random.Random) -> str:
     return f"So the answer is <answer> {draw.choice(['lek', 'sol'])} </answer>"
 
 
-def answer(port: Connection, latency: float) -> None:
+def answer(port: Connection, latency: float, reply: Callable[[str, random.Random], str]) -> None:
     """The endpoint and the retriever, until the process is ended."""
     seen: Counter[str] = Counter()
     moments: list[float] = []
@@ -71,8 +71,8 @@ def answer(port: Connection, latency: float) -> None:
         await asyncio.sleep(latency)
         moments.append(time.perf_counter())
         seen[body.decode()] += 1
-        texts = [step(asked["messages"][-1]["content"], random.Random(f"{asked['seed']} {i}"))
-                 for i in range(asked["n"])]  # fmt: skip
+        texts = [reply(asked["messages"][-1]["content"], random.Random(f"{asked['seed']} {i}"))
+                 for i in range(asked.get("n") or 1)]  # fmt: skip
         choices = [{"index": i, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
                    for i, text in enumerate(texts)]  # fmt: skip
         usage = {"prompt_tokens": 400, "completion_tokens": 40, "total_tokens": 440}
@@ -125,11 +125,11 @@ def answer(port: Connection, latency: float) -> None:
 
 
 @contextmanager
-def endpoint(latency: float) -> Iterator[str]:
+def endpoint(latency: float, reply: Callable[[str, random.Random], str] = step) -> Iterator[str]:
     """Its address."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=answer, args=(there, latency), daemon=True)
+    process = context.Process(target=answer, args=(there, latency, reply), daemon=True)
     process.start()
     try:
         yield f"http://127.0.0.1:{here.recv()}"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,12 @@ from steprag.engines.models import resolve_model
 from steprag.experiments import stages
 from steprag.experiments.adapt.gates import Draft, Hop, MadeQuestion, make
 from steprag.experiments.adapt.passages import PassageGraph, PassagePath, heading_of, subjects_of
+from steprag.experiments.adapt.questions import Draw
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_json, read_records
+from steprag.runs.run import read_manifest
 from steprag.types import Passage, Question, Usage
-from tests.adapt_parts import ORDER, FaultyPolicy, documents
+from tests.adapt_parts import FaultyPolicy, documents
 from tests.fakes import DictRetriever, Endpoint, chat_reply, serve
 from tests.training_parts import make_qwen2
 
@@ -151,6 +155,24 @@ def test_what_passes_is_right_and_balanced_and_every_other_path_is_counted(index
     assert not splits["train"] & splits["test"]
 
 
+def test_what_passes_decides_which_paths_are_tried_and_not_who_is_quicker() -> None:
+    passes = random.Random(5).choices((True, False), (3, 2), k=400)
+
+    def tried(at_once: int, seed: int) -> list[str]:
+        paths = (PassagePath(f"train-1-{number:05}", "train", (number,)) for number in range(1, 401))
+        draw, order, under_way = Draw({"train-1": 60}, {"train-1": paths}, {}), random.Random(seed), list[str]()
+        while True:
+            under_way += [one.id for one in islice(draw, at_once - len(under_way))]
+            if not under_way:
+                return sorted(draw.tried)
+            done = under_way.pop(order.randrange(len(under_way)))
+            draw.tell(done, passes[int(done[-5:]) - 1])
+
+    one_by_one = tried(1, 0)
+    assert 60 <= sum(passes[: len(one_by_one)]) <= 75  # enough, and few too many
+    assert all(tried(at_once, seed) == one_by_one for at_once in (2, 8, 200) for seed in range(5))
+
+
 def test_a_killed_run_goes_on_and_pays_nothing_twice(index: Path, tmp_path: Path) -> None:
     def reply(request: dict[str, Any]) -> tuple[int, object]:
         if len(policy.asked) == 25:
@@ -171,6 +193,43 @@ def test_a_killed_run_goes_on_and_pays_nothing_twice(index: Path, tmp_path: Path
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+READABLE = "the passages gave no question, or the reply could not be read"
+
+
+@pytest.mark.parametrize(("code", "said", "spoilt"), [
+    (0, "", lambda choice: choice | {"message": {"content": f"```json\n{choice['message']['content']}\n```"}}),
+    (0, "", lambda choice: choice | {"message": {"content": f"Here: {choice['message']['content']} Anything else?"}}),
+    (2, READABLE, lambda choice: choice | {"message": {"content": "I would rather tell {you} a story."}}),
+    (2, READABLE, lambda choice: choice | {"message": {"content": '{"question_1": "Which'}, "finish_reason": "length"}),
+    (2, READABLE, lambda choice: choice | {"message": {"content": None, "refusal": "I can't help with that."}}),
+    (2, "the request failed", lambda choice: choice | {"finish_reason": "content_filter"}),
+    (2, "the request failed", None),
+])  # fmt: skip
+def test_a_provider_that_talks_refuses_or_fails_is_counted_and_gone_on_from(
+    code: int, said: str, spoilt: Any, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy, well = FaultyPolicy(faults=0), False
+
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        status, body = chat_reply(policy)(request)
+        if well:
+            return status, body
+        return (503, {}) if spoilt is None else (status, body | {"choices": [spoilt(body["choices"][0])]})  # pyright: ignore
+
+    with serve(reply) as endpoint:
+        argv = asked(endpoint, index, tmp_path / "q", "--hops", "1", "--questions", "4", "--test", "2", "--tries", "2")
+        assert main(argv) == code
+        told = read_json(tmp_path / "q/gates.json")
+        assert said in capsys.readouterr().err
+        assert told["paths"] == told["failed"] + sum(told["gates"].values()) + sum(told["passed"].values())
+        if "failed" in said:
+            assert told["failed"] == told["paths"] > 0
+            well = True
+            assert main(argv) == 0
+            assert read_json(tmp_path / "q/gates.json")["passed"] == {"train": 4, "test": 2}
+            assert read_manifest(tmp_path / "q")["status"] == "done"
+
+
 def test_documents_that_give_orders_are_data(tmp_path: Path) -> None:
     docs, policy = documents(tmp_path / "docs", 10, poisoned=True), FaultyPolicy(faults=0, gullible=True)
     assert main(["index", "build", "--corpus", str(docs), "--out", str(tmp_path / "i"), "--encoder", "none"]) == 0
@@ -178,7 +237,7 @@ def test_documents_that_give_orders_are_data(tmp_path: Path) -> None:
         assert main(asked(endpoint, tmp_path / "i", tmp_path / "q", "--hops", "2")) == 0
     kept = [*read_records(tmp_path / "q/questions.jsonl", Question)]
     assert kept
-    assert not [prompt for prompt in policy.asked if ORDER in prompt]
+    assert not [prompt for prompt in policy.asked if "Mordor" in prompt]
     assert "Mordor" not in (tmp_path / "q/questions.jsonl").read_text()
 
 
@@ -228,7 +287,9 @@ def test_a_folder_becomes_an_agent_with_a_report(
                 "--student.sft", str(tmp_path / "sft.yaml"), "--student.dpo", str(tmp_path / "dpo.yaml")]  # fmt: skip
         assert main([*argv, "--plan"]) == 0
         assert not out.exists()
-        assert "adapt: at most" in capsys.readouterr().out
+        plan = capsys.readouterr().out
+        assert "adapt: at most: " in plan
+        assert "adapt: likely for each question: " in plan
         assert main([*argv, "--budget.calls", "20"]) == 4
         assert len(policy.asked) <= 20
         typed.clear()
@@ -238,7 +299,7 @@ def test_a_folder_becomes_an_agent_with_a_report(
         assert asked == len(policy.asked)  # none twice
         assert main(argv) == 0
         assert main([*argv, "--budget.calls", str(asked)]) == 4
-        assert "budget.calls: the questions took it all" in capsys.readouterr().err
+        assert "budget.calls: what came before took it all" in capsys.readouterr().err
         assert len(endpoint.requests) == calls
     assert [argv[0] for argv in typed[:done]] == ["index", "adapt", "index", "generate", "pairs", "train", "train",
                                                   *["infer"] * 4, "compare"]  # fmt: skip
@@ -253,7 +314,11 @@ def test_a_folder_becomes_an_agent_with_a_report(
     assert "No test question stands in the training data" in page
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
-    assert "questions per 100 calls" in page
+    told = page.partition("<h2>What it cost")[2]
+    for name in ("told beforehand, likely", "told beforehand, at most", "told beforehand, likely for each question",
+                 "used for questions", "used for each question that passed"):  # fmt: skip
+        assert "at GPT-4o&#39;s price $" in told.partition(f"<li>{name}: ")[2].partition("</li>")[0]
+    assert told.count("such questions per 100 calls") == 2
 
 
 class Rows(list[Passage]):

@@ -113,6 +113,8 @@ def _broken(token: str) -> str:
 
 
 _SENTENCE = re.compile(r"\S.*?(?:[.!?。！？]+[\"'”’)\]]*(?=\s|$)|\n|$)", re.DOTALL)
+_BREAK = re.compile(r"[\n|]")
+"""What parts lines, and cells of a table, in the passages of documents."""
 _INSTRUCTION = re.compile(
     r"\b(?:ignore|disregard|forget|override|do not (?:answer|use|read|search|follow))\b"
     r"|(?:^|[:;,]\s*|\b(?:please|must|should|then|always|and|now)\s+)(?:answer|reply|respond)\b(?!s\b|ed\b)"
@@ -140,7 +142,13 @@ def screened(passages: Iterable[Passage]) -> tuple[Passage, ...]:
 
 
 def without_instructions(text: str) -> str:
-    """The text without the sentences that read as instructions; itself where there are none."""
-    sentences = [found.group().strip() for found in _SENTENCE.finditer(text)]
-    kept = [sentence for sentence in sentences if not _INSTRUCTION.search(sentence)]
+    """The text without the sentences that read as instructions, also over several lines or cells of a table; itself
+    where there are none.
+    """
+    sentences = [(found.span(), found.group().strip()) for found in _SENTENCE.finditer(text)]
+    plain = _BREAK.sub(" ", text)
+    found = (one.span() for one in _INSTRUCTION.finditer(plain)) if plain != text else ()
+    over = [(start, end) for start, end in found if _BREAK.search(text, start, end)]
+    kept = [sentence for (start, end), sentence in sentences
+            if not _INSTRUCTION.search(sentence) and not any(a < end and start < b for a, b in over)]  # fmt: skip
     return text if len(kept) == len(sentences) else " ".join(kept)

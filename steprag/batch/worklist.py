@@ -139,15 +139,16 @@ async def work_off(
     spending: Spending,
     most: int,
     begun: Container[str] = (),
+    more: Iterator[Question] | None = None,
 ) -> None:
     """Appends `work(question)` to `results`, or to failures.jsonl, for every question of `todo`.
 
     `total` counts the finished questions too. A question takes `most` calls or fewer. The folder's progress.json says
     how far it is; it is gone once all is worked off.
 
-    Ids in `begun` have calls from an earlier start: they come first, their seconds are marked as partial. Earlier
-    failures stay in failures.jsonl (`note_failures` leaves the last of each question that has no result). Says early
-    where nearly all completions are refused.
+    `more`: further questions, as in `for_each`. Ids in `begun` have calls from an earlier start: they come first, their
+    seconds are marked as partial. Earlier failures stay in failures.jsonl (`note_failures` leaves the last of each
+    question that has no result). Says early where nearly all completions are refused.
     """
     todo, spending.ended = sorted(todo, key=lambda question: question.id not in begun), total - len(todo)
     label, failed, refusals = run.manifest["stage"], Counter[str](), Refusals()
@@ -156,7 +157,7 @@ async def work_off(
     with (
         results.appending() as keep,
         LineJournal(run.path / FAILED) as failures,
-        Progress(label, total, "questions", total - len(todo)) as progress,
+        Progress(label, None if more else total, "questions", total - len(todo)) as progress,
     ):
 
         async def one(question: Question) -> None:
@@ -192,7 +193,7 @@ async def work_off(
 
         watching = asyncio.create_task(watch())
         try:
-            await for_each(todo, begin, at_once=at_once)
+            await for_each(todo, begin, at_once=at_once, more=more)
         finally:
             watching.cancel()
             if refusals.first:
@@ -234,20 +235,33 @@ def run_calmly(work: Coroutine[Any, Any, Outcome]) -> Outcome:
         raise KeyboardInterrupt from cancelled
 
 
-async def for_each(items: Iterable[Item], work: Callable[[Item], Awaitable[None]], *, at_once: int) -> None:
-    """Awaits `work(item)` for every item, `at_once` at a time, starting them in order.
+async def for_each(
+    items: Iterable[Item], work: Callable[[Item], Awaitable[None]], *, at_once: int, more: Iterator[Item] | None = None
+) -> None:
+    """Awaits `work(item)` for every item, `at_once` at a time, starting them in order; then for those of `more`, which
+    is asked again whenever one has ended: that may decide whether there are others.
 
     The first error cancels what is under way and is raised as itself; BudgetReached once that has ended too.
     """
-    queue, reached = iter(items), list[BudgetReached]()
+    queue, reached, busy, ended = iter(items), list[BudgetReached](), 0, asyncio.Event()
 
     async def worker() -> None:
-        for item in queue:  # the workers share one iterator: each item is taken once
-            try:
-                await work(item)
-            except BudgetReached as limit:
-                reached.append(limit)
+        nonlocal busy
+        while True:
+            for item in itertools.chain(queue, more or ()):  # the workers share both: each item is taken once
+                busy += 1
+                try:
+                    await work(item)
+                except BudgetReached as limit:
+                    reached.append(limit)
+                    return
+                finally:
+                    busy -= 1
+                    ended.set()
+            if not (more and busy):
                 return
+            ended.clear()
+            await ended.wait()
 
     workers = [asyncio.create_task(worker()) for _ in range(at_once)]
     try:
@@ -328,11 +342,12 @@ async def ask_each(
     replies: OutputFormat,
     budget: BudgetConfig,
     most: int = 2,
+    more: Iterator[Question] | None = None,
 ) -> int:
     """Appends `ask(question, policy)` to `results` for every question that has no result yet, and puts all into the
     questions' order; returns how many failed. `role` names the model in the journal, `replies` is the form of its
-    replies, `most` how many a question takes at most. Calls are journalled and bounded. Raises BudgetReached where a
-    limit ended it.
+    replies, `most` how many a question takes at most. `more` (`for_each`) draws further questions, and appends them to
+    the list. Calls are journalled and bounded. Raises BudgetReached where a limit ended it.
     """
     todo, spending = unfinished(questions, results), Spending(budget, {role: model.cost})
     with billed(run, questions, results, spending):
@@ -346,8 +361,9 @@ async def ask_each(
                         return Failure(question.id, type(error).__name__, str(error))
 
                 with asking(run, journal, **{role: opened}):
-                    await work_off(run, todo, one, results=results, at_once=model.concurrency, total=len(questions),
-                                   spending=spending, most=most, begun=journal.begun)  # fmt: skip
+                    await work_off(run, todo, one, results=results, at_once=model.concurrency, spending=spending,
+                                   total=len(results) + len(todo) if more else len(questions), most=most,
+                                   begun=journal.begun, more=more)  # fmt: skip
     return note_failures(run, results)
 
 

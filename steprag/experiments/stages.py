@@ -9,6 +9,7 @@ with a thread each do more on two cores than one with two threads, and far more 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 import threading
@@ -32,6 +33,8 @@ from steprag.runs.run import is_done
 PINNED = hasattr(os, "sched_setaffinity")
 """Linux; elsewhere a lane only says how many threads its command has."""
 
+_BUDGET = re.compile(r" --budget\.\S+ \S+")
+"""Part of a command that decides no result."""
 KEPT = ("generate", "adapt questions")
 """Commands whose failures are not tried again once a pipeline went on from what they left."""
 
@@ -138,7 +141,7 @@ class Pipeline:
         """
         there = is_done(stage.out)
         old = self.stages.get(stage.out.name, {"times": None if there else [], "done": there, "command": stage.typed})
-        done = old["done"] and old["command"] == stage.typed  # another command's end is not this one's
+        done = old["done"] and _BUDGET.sub("", old["command"]) == _BUDGET.sub("", stage.typed)  # not another's end
         if done and stage.out.name in self.stages and stage.command in KEPT and stage.out.is_dir():
             return
         entry, start = {**old, "done": done, "command": stage.typed}, time.time()

@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -38,8 +39,6 @@ from steprag.runs.run import locked, read_manifest
 from steprag.types import Question, Usage
 
 LABEL = "steprag.experiments.adapt.gates:by_facts"
-LIKELY = 1.5
-"""Paths that a question is likely to take."""
 ROWS = {"sft": "sft.train", "dpo": "pairs.train"}
 """What a training learns from, as the pairs folder counts it."""
 GPT_4O = RECIPES / "generation/gpt-4o.yaml"
@@ -80,14 +79,14 @@ def main(argv: list[str]) -> int:
     with locked(out):
         contenders = adaptation.run()
         compared, stages = compare(contenders, out / "compare"), adaptation.pipeline
-        page = write_report(out, contenders, compared, stages, adaptation.bill, failed=adaptation.failed)
+        page = write_report(out, contenders, compared, stages, adaptation.bills(), failed=adaptation.failed)
     sys.stdout.write(f"{page}\n\n    steprag serve --index {out / 'index'} --model {out / 'agent'}\n")
     return PART_DONE if adaptation.failed or not adaptation.kinds else 0
 
 
-def options_of(section: BaseModel, prefix: str = "", within: type[BaseModel] | None = None) -> Iterator[str]:
-    """The keys that were set, as options of another command; only those that `within` has too."""
-    for name in sorted(section.model_fields_set & {*(within or type(section)).model_fields}):
+def options_of(section: BaseModel, prefix: str = "", within: Collection[str] | None = None) -> Iterator[str]:
+    """The keys that were set, as options of another command; only those `within` its keys."""
+    for name in sorted(section.model_fields_set & {*(within or type(section).model_fields)}):
         value: Any = getattr(section, name)
         if isinstance(value, BaseModel):
             yield from options_of(value, f"{prefix}{name}.")
@@ -103,6 +102,7 @@ class Adaptation:
     folder: str
     out: Path
     config: AdaptConfig
+    begun: float = field(default_factory=time.monotonic)
 
     @cached_property
     def pipeline(self) -> Pipeline:
@@ -124,13 +124,14 @@ class Adaptation:
         """All stages; returns who answered the test questions. Raises BudgetReached, StepragError."""
         out, run, config = self.out, self.pipeline.run, self.config
         built = ("index build", "--hybrid", "--encoder", config.encoder or "none")
-        asked = options_of(config, within=QuestionsConfig)
+        asked = options_of(config, within=QuestionsConfig.model_fields.keys() - {"budget"})
         run(stage(out / "index", *built, corpus=self.folder))
-        run(stage(out / "questions", "adapt questions", *asked, index=out / "index"))
+        run(stage(out / "questions", "adapt questions", *asked, *self._left({}), index=out / "index"))
         run(stage(out / "index-train", *built, corpus=out / "questions" / TRAINED))  # no document that is tested on
         recipe = ("--config", self.recipe) if self.recipe else ()
         policy = (*options_of(config.policy, "policy."), *options_of(config.prompt, "prompt."))
-        run(stage(out / "trees", "generate", *recipe, *policy, *self._playing(), *self._left(),
+        left = self._left(read_manifest(out / "questions").get("spent") or {})
+        run(stage(out / "trees", "generate", *recipe, *policy, *self._playing(), *left,
                   questions=out / "questions/train.jsonl", index=out / "index-train"))  # fmt: skip
         run(stage(out / "pairs", "pairs", *SOUND, "--label.name", LABEL, "--validation", "0", trees=out / "trees"))
         for each in self._training():
@@ -159,15 +160,18 @@ class Adaptation:
         """Options of every command that plays."""
         return [*options_of(self.config.retriever, "retriever."), *options_of(self.config.episode, "episode.")]
 
-    def _left(self) -> Iterator[str]:
-        """What the questions left of the budget, as options of the search. Raises BudgetReached where it is nothing."""
-        spent: dict[str, Any] = read_manifest(self.out / "questions").get("spent") or {}
-        used = {**spent, "tokens": spent.get("prompt_tokens", 0) + spent.get("completion_tokens", 0)}
+    def _left(self, spent: dict[str, Any]) -> Iterator[str]:
+        """What the stages so far left of the budget, as options of the next; minutes are those of this process.
+
+        Raises BudgetReached where it is nothing.
+        """
+        used = {**spent, "tokens": spent.get("prompt_tokens", 0) + spent.get("completion_tokens", 0),
+                "minutes": (time.monotonic() - self.begun) / 60}  # fmt: skip
         for name, limit in self.config.budget.model_dump(exclude_none=True).items():
             left = limit - (used.get(name) or 0)
             if left <= 0:
-                raise BudgetReached(f"budget.{name}: the questions took it all; raise it and run the command again")
-            yield from (f"--budget.{name}", f"{left:.6f}" if name == "usd" else str(left))
+                raise BudgetReached(f"budget.{name}: what came before took it all; raise it and run the command again")
+            yield from (f"--budget.{name}", str(left) if name in ("calls", "tokens") else f"{left:.6f}")
 
     def _training(self) -> Iterator[Stage]:
         """SFT, then DPO on top of it, as far as there is something to learn from; the last one makes `agent`."""
@@ -197,24 +201,47 @@ class Adaptation:
                 if name != "trained" or self.kinds]  # fmt: skip
 
     def price(self) -> str:
-        """What questions and trees will cost, before anything is spent. Raises ConfigError for a recipe that is not."""
+        """What is said before anything is spent. Raises ConfigError for a recipe that is not."""
         for kind in ROWS:
             _recipe("training", vars(self.config.student)[kind])
+        who = "the policy writes" if self.config.by_policy else "templates over extracted facts make"
+        told = [f"{who} the questions; training and test run on this machine", *map(": ".join, self.forecast.items())]
+        return "".join(f"adapt: {line}\n" for line in told)
+
+    @cached_property
+    def forecast(self) -> dict[str, str]:
+        """What questions and trees together are likely to cost, each question, and all at most."""
         config, search = self.config, load_config(GenerateConfig, base=self._search())
         trees = planned(search, [Question("", "x" * 200, ("",))] * config.questions)
-        uses = {"likely": (config.use(LIKELY), likely_usage(trees)),
-                "at most": (config.use(config.tries), most_usage(trees))}  # fmt: skip
-        who = "the policy writes the questions" if config.by_policy else "templates over extracted facts make questions"
-        lines = [f"adapt: {words} {self.bill(sum(each.values(), use))}" for words, (use, each) in uses.items()]
-        return "\n".join([f"adapt: {who}; training and test run on this machine", *lines, ""])
+        likely, most = (config.use(most=most) for most in (False, True))
+        each = {"likely for each question": self._each(likely, sum(config.wanted.values()))} if likely.calls else {}
+        return {"likely": self.bill(sum(likely_usage(trees).values(), likely)), **each,
+                "at most": self.bill(sum(most_usage(trees).values(), most))}  # fmt: skip
 
-    def bill(self, use: Usage) -> str:
+    def bills(self) -> dict[str, str]:
+        """What was told beforehand, and what was used."""
+        told = {f"told beforehand, {name}": bill for name, bill in self.forecast.items()}
+        for name, words in {"questions": "questions", "trees": "attempts at them, to learn from"}.items():
+            manifest = read_manifest(self.out / name)
+            if spent := manifest.get("spent"):
+                use = Usage(*(spent[key] for key in vars(Usage())))
+                told[f"used for {words}"] = self.bill(use)
+                if name == "questions":
+                    told["used for each question that passed"] = self._each(use, sum(manifest["counts"].values()))
+        return told
+
+    def _each(self, use: Usage, passed: int) -> str:
+        """The bill of each of the questions that passed, or will."""
+        bill = self.bill(Usage(*(round(key / passed) for key in vars(use).values())), digits=4)
+        return f"{bill}; {100 * passed / use.calls:.1f} such questions per 100 calls"
+
+    def bill(self, use: Usage, digits: int = 2) -> str:
         """Calls, tokens and dollars: at the price that is given, where one is, and at GPT-4o's."""
         price = self.config.policy.cost
-        own = f", ${dollars(use, price):,.2f}" if price.known else ""
+        own = f", ${dollars(use, price):,.{digits}f}" if price.known else ""
         other = dollars(use, PolicyConfig(**read_yaml(GPT_4O)["policy"]).price)
         tokens = f"{use.prompt_tokens:,} prompt and {use.completion_tokens:,} completion tokens"
-        return f"{use.calls:,} calls, {tokens}{own}; at GPT-4o's price ${other:,.4f}"
+        return f"{use.calls:,} calls, {tokens}{own}; at GPT-4o's price ${other:,.{digits}f}"
 
 
 def _recipe(kind: str, name: str) -> dict[str, Any]:

@@ -27,17 +27,17 @@ GATES = {
     "unwritten": "the passages gave no question, or the reply could not be read",
     "order": "the question or answer reads as an order to a model, or holds markup",
     "answer": "the answer does not stand in its passage, or the question says it",
-    "bridge": "the hops do not lead to each other, or the question says a name that it should lead to",
+    "bridge": "its passages do not lead to each other, or it says a name that leads between them",
     "copied": "the question repeats words of a passage, many in a row",
     "unread": "a reply to one of its readings could not be read",
     "known": "it is answered without any passage",
     "first": "the first search alone answers it",
-    "spare": "it is answered although a passage of its path is left out",
+    "spare": "it is answered although one of its passages is left out",
     "disagree": "a second reading of its passages answers otherwise",
     "contradicted": "other passages answer otherwise",
     "double": "an earlier question asks the same",
-    "leak": "a document of another split says what its passage says",
-    "surplus": "enough questions of its hops and split had passed",
+    "leak": "a document of another part (to train on, to test on) says the same",
+    "surplus": "enough questions of its kind had passed",
 }
 """Gates in their order, and what stands in the report for each."""
 ANSWER_WORDS, COPIED, FOUND = 12, 8, 3

@@ -16,6 +16,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from preference.chained import names_of
+from steprag.agent.inert import without_instructions
 from steprag.errors import ConfigError
 from steprag.scores.metrics import normalise
 from steprag.types import Passage
@@ -80,7 +81,7 @@ class PassageGraph:
         subjects, plain = list[set[str]](), Counter[str]()
         for passage in map(store.read, range(len(store))):
             self.documents.append(document_of(passage))
-            subjects.append(subjects_of(heading_of(passage)))
+            subjects.append(subjects_of(without_instructions(heading_of(passage))))
             plain.update({word for word in _WORD.findall(passage.text) if word.islower()})
         self.subjects = [{name for name in names if plain[name] <= MOST} for names in subjects]
         known = {name for names in self.subjects for name in names}

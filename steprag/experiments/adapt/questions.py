@@ -1,18 +1,19 @@
 """`steprag adapt questions`: an index to questions whose path through its passages is known, in train, dev and test.
 
-Paths are drawn in rounds until every split and number of hops has its questions, or has tried often enough. Calls are
+Paths are drawn until every split and number of hops has its questions, or has tried often enough. Calls are
 journalled and bounded as everywhere: started again, the run goes on and pays nothing twice.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
+from bisect import insort
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -30,7 +31,7 @@ from steprag.config.sections import Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import Progress
 from steprag.engines.models import EMBEDDED
 from steprag.errors import PART_DONE, ConfigError
-from steprag.experiments.adapt.gates import GATES, MADE, MadeQuestion, QuestionWriter, make, runs_of
+from steprag.experiments.adapt.gates import FOUND, GATES, MADE, MadeQuestion, QuestionWriter, make, runs_of
 from steprag.experiments.adapt.passages import SPLITS, PassageGraph, PassagePath
 from steprag.experiments.adapt.writers import (
     MOST_HOPS,
@@ -39,6 +40,7 @@ from steprag.experiments.adapt.writers import (
     PolicyWriter,
     TemplateWriter,
     calls_of,
+    several,
     use_of,
 )
 from steprag.policy.budget import BudgetConfig
@@ -50,10 +52,10 @@ from steprag.types import Question, Usage
 
 TRAINED = "train.passages.jsonl"
 """The passages of the documents that questions to train on are made from: a corpus."""
-TRIES = {True: (1, 1.25), False: (100, 10)}
-"""Where the policy writes, and where templates do, which costs nothing: how many times the tries that are given, and
-the paths that a round tries for a question that is missing.
-"""
+FREE = 100
+"""Times as many tries where templates write, which costs nothing."""
+LIKELY = 1.5, 1, 60
+"""Likely of a question: paths that are tried, passages of a prompt for each hop, and tokens of a reply."""
 ALIKE = 5, 0.5
 """Words in a row, and the share of a passage's such runs from which another passage says the same."""
 
@@ -99,11 +101,12 @@ class QuestionsConfig(StageConfig):
         return {(split, hops): (count + self.hops - hops) // self.hops
                 for split, count in self.wanted.items() for hops in range(1, self.hops + 1)}  # fmt: skip
 
-    def use(self, tries: float) -> Usage:
-        """What writing takes at most, at so many paths a question; nothing where templates write."""
+    def use(self, *, most: bool) -> Usage:
+        """What writing takes at most, each reply asked for twice, or likely takes; nothing where templates write."""
         if not self.by_policy:
             return Usage()
-        uses = [(use_of(hops, self.policy.max_tokens), tries * count) for (_, hops), count in self.quotas().items()]
+        times, found, reply = (2 * self.tries, FOUND, self.policy.max_tokens) if most else LIKELY
+        uses = [(use_of(hops, hops * found, reply), times * count) for (_, hops), count in self.quotas().items()]
         return Usage(*(round(sum(getattr(use, key) * count for use, count in uses)) for key in vars(Usage())))
 
 
@@ -136,13 +139,63 @@ async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dic
             with PassageStore(index) as store:
                 graph = PassageGraph(store, config.wanted, config.seed)
                 maker = QuestionMaker(config, run, store, graph, retriever, Results(out / "made.jsonl", MADE))
-                await maker.rounds()
+                await maker.make()
                 return await maker.finish()
+
+
+@dataclass
+class Draw:
+    """An iterator over the paths to make questions of, as questions in `asked`; what `tell` is told may give it more.
+
+    Of each kind ("train-2": split and hops) as many are tried, in their order, as give the questions `wanted`. What
+    passes decides which those are, not who is quicker: a path is tried where too few passed of all before it, or would
+    pass if the last few (a half of `wanted`, a quarter, …) did like those before. `known`: whether a made one passed.
+    """
+
+    wanted: Mapping[str, int]
+    paths: Mapping[str, Iterator[PassagePath]]
+    known: Mapping[str, bool]
+    tried: dict[str, PassagePath] = field(default_factory=dict)
+    asked: list[Question] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._ended: dict[str, list[bool | None]] = {kind: [] for kind in self.wanted}
+        self._passed = {kind: [0] for kind in self.wanted}  # [n]: of the first n, as far as all of these have ended
+
+    def __iter__(self) -> Draw:
+        return self
+
+    def __next__(self) -> Question:
+        for path in iter(lambda: next((path for kind in self.wanted if (path := self._next(kind))), None), None):
+            self.tried[path.id], question = path, Question(path.id, " → ".join(map(str, path.rows)), ("",))
+            insort(self.asked, question, key=lambda one: one.id)
+            if path.id not in self.known:
+                return question
+            self.tell(path.id, self.known[path.id])
+        raise StopIteration
+
+    def _next(self, kind: str) -> PassagePath | None:
+        tried, passed, wanted = len(self._ended[kind]), self._passed[kind], self.wanted[kind]
+        seen = (tried - (wanted >> halved) for halved in range(1, wanted.bit_length() + 1))  # the last: all before it
+        few = any(0 < at < len(passed) and passed[at] * tried < wanted * at for at in seen)
+        if tried >= wanted and not few:
+            return None
+        if path := next(self.paths[kind], None):
+            self._ended[kind].append(None)
+        return path
+
+    def tell(self, path_id: str, passed: bool) -> None:
+        """What became of a path."""
+        kind, _, number = path_id.rpartition("-")
+        ended, so_far = self._ended[kind], self._passed[kind]
+        ended[int(number) - 1] = passed
+        while len(so_far) <= len(ended) and (each := ended[len(so_far) - 1]) is not None:
+            so_far.append(so_far[-1] + each)
 
 
 @dataclass(frozen=True)
 class QuestionMaker:
-    """Draws paths, has each made into a question, and keeps what passes. `tried`: the paths so far, by id."""
+    """Has each path that is drawn made into a question, and keeps what passes."""
 
     config: QuestionsConfig
     run: Run
@@ -150,44 +203,46 @@ class QuestionMaker:
     graph: PassageGraph
     retriever: Retriever
     results: Results[MadeQuestion]
-    tried: dict[str, PassagePath] = field(default_factory=dict)
 
-    async def rounds(self) -> None:
-        """Makes questions until each split and number of hops has enough, or has no further path.
-
-        Which paths a round tries follows from what passed before it, so a run that was killed tries the same ones.
-        """
-        config, quotas, (times, spare) = self.config, self.config.quotas(), TRIES[self.config.by_policy]
-        drawn = {(split, hops): islice(self.graph.paths(hops, split, config.seed), count * times * config.tries)
-                 for (split, hops), count in quotas.items()}  # fmt: skip
-        passed = Counter[tuple[str, int]]()
-        while fresh := [path for key, paths in drawn.items() if quotas[key] > passed[key]
-                        for path in islice(paths, math.ceil(spare * (quotas[key] - passed[key])))]:  # fmt: skip
-            self.tried.update((path.id, path) for path in fresh)
-            await self._make([*self.tried.values()])
-            passed = Counter((made.split, made.hops) for made in self.made() if not made.gate)
+    @cached_property
+    def draw(self) -> Draw:
+        """The paths that are tried, until each split and number of hops has enough questions, or no further path."""
+        config, times = self.config, self.config.tries * (1 if self.config.by_policy else FREE)
+        wanted = {f"{split}-{hops}": count for (split, hops), count in config.quotas().items()}
+        paths = {f"{split}-{hops}": islice(self.graph.paths(hops, split, config.seed), count * times)
+                 for (split, hops), count in config.quotas().items()}  # fmt: skip
+        return Draw(wanted, paths, {made.id: not made.gate for made in self.made()})
 
     def made(self) -> Iterator[MadeQuestion]:
-        """What became of each path that was tried, in their order."""
-        there = read_records(self.results.path, MadeQuestion) if len(self.results) else ()
-        return (made for made in there if made.id in self.tried)
+        """What became of paths, in their order."""
+        return read_records(self.results.path, MadeQuestion) if len(self.results) else iter(())
 
-    async def _make(self, paths: Sequence[PassagePath]) -> None:
+    async def make(self) -> None:
+        """Makes a question of each path. Raises BudgetReached."""
+        draw = self.draw
+
         async def written(question: Question, policy: Policy) -> MadeQuestion:
-            return await self._one(self.tried[question.id], PolicyWriter(policy))
+            passed = False  # also where a request fails
+            try:
+                made = await self._one(draw.tried[question.id], PolicyWriter(policy))
+                passed = not made.gate
+                return made
+            finally:
+                draw.tell(question.id, passed)
 
         if self.config.by_policy:
-            questions = [Question(path.id, " → ".join(map(str, path.rows)), ("",)) for path in paths]
-            self.run.set(status="running")  # what failed in an earlier round is asked again in this one
-            await ask_each(self.run, questions, self.results, written, role="policy", model=self.config.policy, replies=
-                           DraftFormat(), budget=self.config.budget, most=2 * calls_of(self.config.hops))  # fmt: skip
-            return
-        todo = [path for path in paths if path.id not in self.results]
-        with self.results.appending() as keep, Progress("questions", len(todo), "paths") as bar:
-            for path in todo:
-                keep(await self._one(path, TemplateWriter()))
-                bar.advance()
-        self.results.put_in_order(path.id for path in paths)
+            next(draw, None)  # without one no engine is opened
+            await ask_each(self.run, draw.asked, self.results, written, role="policy", model=self.config.policy,
+                           replies=DraftFormat(), budget=self.config.budget, most=2 * calls_of(self.config.hops),
+                           more=draw)  # fmt: skip
+        else:
+            writer = TemplateWriter(several(map(self.store.read, range(len(self.store)))))
+            with self.results.appending() as keep, Progress("questions", None, "paths") as bar:
+                for question in draw:
+                    keep(made := await self._one(draw.tried[question.id], writer))
+                    draw.tell(made.id, not made.gate)
+                    bar.advance()
+            self.results.put_in_order(question.id for question in draw.asked)
 
     async def _one(self, path: PassagePath, writer: QuestionWriter) -> MadeQuestion:
         return await make(path, [self.store.read(row) for row in path.rows], writer, self.retriever)
@@ -202,23 +257,25 @@ class QuestionMaker:
         told = self._told(made, kept)
         write_json(out / "gates.json", told)
         if lacking := [name for name, count in self.config.wanted.items() if count and not told["passed"].get(name)]:
-            most = max(told["gates"], key=told["gates"].__getitem__, default="")
+            counts, words = {**told["gates"], "": told["failed"]}, {**GATES, "": "the request failed: failures.jsonl"}
+            often = words[max(counts, key=counts.__getitem__)] if told["paths"] else "no path was found"
             raise ConfigError(
-                f"no question for {' and '.join(lacking)} passed, of {told['paths']} paths (most often: "
-                f"{GATES.get(most, 'no path was found')}); give more documents, or a stronger policy"
+                f"no question for {' and '.join(lacking)} passed, of {told['paths']} paths (most often: {often}); "
+                f"{'run it again' if told['failed'] else 'give more documents, or a stronger policy'}"
             )
         write_records(out / "questions.jsonl", [one.asked() for one in kept])
         for name in SPLITS:
             write_records(out / f"{name}.jsonl", [one.asked() for one in kept if one.split == name])
         trained = map(self.store.read, self.graph.rows_of("train"))
         write_records(out / TRAINED, ({"id": one.id, "title": one.title, "text": one.text} for one in trained))
-        self.run.set(counts=told["passed"], usage=told["usage"])
+        status = "partial" if told["failed"] else "running"  # what failed once may not have been needed any more
+        self.run.set(status=status, counts=told["passed"], usage=told["usage"])
         return told
 
     async def _whole(self) -> AsyncIterator[MadeQuestion]:
         """What was made, with the gates of the whole set: asked twice, told in another split too, too many."""
         quotas, seen = self.config.quotas(), set[str]()
-        for made in self.made():
+        for made in (one for one in self.made() if one.id in self.draw.tried):
             words, key, gate = normalise(made.draft.question if made.draft else ""), (made.split, made.hops), made.gate
             if not gate:
                 full = "" if quotas[key] else "surplus"
@@ -230,7 +287,7 @@ class QuestionMaker:
 
     async def _leaks(self, made: MadeQuestion) -> bool:
         """Whether a passage of another split says what a passage of the path says."""
-        for passage in map(self.store.read, self.tried[made.id].rows):
+        for passage in map(self.store.read, self.draw.tried[made.id].rows):
             runs = runs_of(passage.text, ALIKE[0])
             for other in await self.retriever.search(f"{passage.title} {passage.text}"[:2000], 5):
                 elsewhere = self.graph.split_of(other) != made.split
@@ -244,7 +301,7 @@ class QuestionMaker:
         gates, documents = Counter(one.gate for one in made), self.graph.documents
         return {
             "writer": "policy" if self.config.by_policy else "templates", "documents": len(set(documents)),
-            "passages": len(documents), "paths": len(self.tried), "failed": len(self.tried) - len(made),
+            "passages": len(documents), "paths": len(self.draw.tried), "failed": len(self.draw.tried) - len(made),
             "gates": {gate: gates[gate] for gate in GATES if gates[gate]}, "wanted": self.config.wanted,
             "passed": dict(Counter(one.split for one in kept)), "usage": usage,
             "hops": dict(sorted(Counter(str(one.hops) for one in kept).items())),

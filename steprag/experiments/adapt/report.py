@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,37 +10,41 @@ from typing import Any
 from indexes.rows.passage_store import PassageStore
 from preference.config import LeakageConfig
 from steprag.experiments.adapt.gates import GATES
-from steprag.experiments.report import bears, costs
+from steprag.experiments.report import costs, shown
 from steprag.experiments.stages import Contender, Pipeline
 from steprag.records.jsonl import read_json, read_records, read_rows, written_whole
-from steprag.runs.run import read_manifest
 from steprag.scores.gold import em_of
-from steprag.types import Prediction, Usage
+from steprag.types import Prediction
 
+PARTS = {"index": "reading the documents", "questions": "making the questions", "trees": "attempts at the questions",
+         "index-train": "reading the training documents alone", "pairs": "choosing what to learn from",
+         "sft": "training, first part", "agent": "training", "bare": "test: the bare model", "rag": "test: one search",
+         "untrained": "test: untrained agent", "trained": "test: trained agent"}  # fmt: skip
+"""Stages, as the page calls them."""
 EXAMPLES = 20
 """Test questions that the page shows with their sources; and documents that were left out."""
 
 
 def write_report(
-    out: Path, contenders: Sequence[Contender], compared: dict[str, Any], stages: Pipeline,
-    bill: Callable[[Usage], str], *, failed: bool,
+    out: Path, contenders: Sequence[Contender], compared: dict[str, Any], stages: Pipeline, bills: dict[str, str],
+    *, failed: bool,
 ) -> Path:  # fmt: skip
-    """Writes the page; `compared` as in compare.json. Whatever documents and models said stands in it as text."""
+    """Writes the page; `compared` as in compare.json, `bills` by what they are of. Whatever documents and models said
+    stands in it as text.
+    """
     import jinja2  # no help needs it, nor numpy
 
     from preference.report.leakage import check_folder
 
     gates, last, skipped = read_json(out / "questions/gates.json"), contenders[-1], out / "index/skipped.jsonl"
-    used = {name: read_manifest(out / name).get("spent") for name in ("questions", "trees")}
-    spent = {name: [each[key] for key in vars(Usage())] for name, each in used.items() if each}
     passed, differences = sum(gates["passed"].values()), compared["differences"].get(last.label, {})
     told = {
-        "gates": gates, "words": GATES, "passed": passed, "failed": failed, "trained": last.run.name == "trained",
+        "gates": gates, "words": GATES, "passed": passed, "failed": failed, "bills": bills,
+        "trained": last.run.name == "trained",
         "runs": [(each.label, compared["runs"][each.label]) for each in contenders],
-        "over": [(each.label, bears(differences[each.label])) for each in contenders if each.label in differences],
-        "bills": {name: bill(Usage(*use)) for name, use in spent.items()},
-        "each": bill(Usage(*(round(key / passed) for key in spent["questions"]))) if "questions" in spent else "",
-        "costs": [line.strip("|").split("|") for line in costs(out, stages) if "---" not in line],
+        "over": [(each.label, differences[each.label], shown(*map(differences[each.label].get, ("low", "high", "p"))))
+                 for each in contenders if each.label in differences],
+        "costs": [[cell.strip() for cell in line.strip("|").split("|")] for line in costs(out, stages)], "parts": PARTS,
         "skipped": [row for _, row in islice(read_rows(skipped), EXAMPLES)] if skipped.is_file() else [],
         "leaked": check_folder(out / "pairs", LeakageConfig(against=(str(out / "questions/test.jsonl"),),
                                                             encoder=None))["matches"],

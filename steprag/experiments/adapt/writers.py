@@ -7,9 +7,11 @@ miss most facts. Where a policy is too weak to write, they show how everything r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain, product
 from typing import Any
 
 from steprag.agent.inert import neutralise, without_instructions
@@ -18,7 +20,7 @@ from steprag.agent.open import PASSAGE_TOKENS
 from steprag.agent.profiles import fill
 from steprag.config.load import RECIPES
 from steprag.errors import StepFormatError
-from steprag.experiments.adapt.gates import FOUND, Draft, Hop, agree
+from steprag.experiments.adapt.gates import Draft, Hop, agree
 from steprag.experiments.adapt.passages import PassagePath
 from steprag.policy.protocols import Policy
 from steprag.records.json_text import NotJson, decoded
@@ -102,7 +104,7 @@ class PolicyWriter:
 
         def texts(reply: str) -> dict[str, str] | None:
             try:
-                values = decoded(reply.strip())
+                values = decoded(reply[reply.find("{") : reply.rfind("}") + 1])  # a fence or words may stand around it
             except NotJson:
                 return None
             whole = isinstance(values, dict) and set(values) == {*keys_of(form)}
@@ -118,10 +120,10 @@ def calls_of(hops: int) -> int:
     return 4 if hops == 1 else 5 + hops
 
 
-def use_of(hops: int, reply: int) -> Usage:
-    """What a path uses at most, each prompt as long as that of the others that searches for its hops find."""
+def use_of(hops: int, passages: int, reply: int) -> Usage:
+    """What a path uses whose drafts pass all gates, where a prompt has so many passages, and a reply so many tokens."""
     calls = calls_of(hops)
-    return Usage(calls, calls * (INSTRUCTIONS + FOUND * hops * PASSAGE_TOKENS), calls * reply)
+    return Usage(calls, calls * (INSTRUCTIONS + passages * PASSAGE_TOKENS), calls * reply)
 
 
 def _shown(passages: Sequence[Passage]) -> str:
@@ -167,6 +169,8 @@ class Triple:
         return (self.subject, self.object) if way == "of" else (self.object, self.subject)
 
 
+SHARED = 0.02
+"""Share of a relation's starts that lead to several ends from which a start may do so too where no passage tells it."""
 WAYS = {"of": ("What is the {relation} of {known}?", "the {relation} of {known}"),
         "with": ("Of what is {known} the {relation}?", "the one whose {relation} is {known}")}  # fmt: skip
 """By the way that a fact leads: its question, and words that stand for its answer."""
@@ -181,16 +185,31 @@ def facts_in(passage: Passage) -> Iterator[Triple]:
             yield Triple(subject, parts.get("relation") or f"number of {parts['number']}", parts["object"].rstrip("."))
 
 
-class TemplateWriter:
-    """Writes by templates, and reads by looking the facts up again. It knows nothing beside the passages."""
+def several(passages: Iterable[Passage]) -> frozenset[tuple[str, ...]]:
+    """What leads to several ends: (way, relation, start), normalised; and a (way, relation) in which `SHARED` do."""
+    ends: dict[tuple[str, str, str], set[str]] = defaultdict(set)
+    for fact, way in product(chain.from_iterable(map(facts_in, passages)), WAYS):
+        start, to = map(normalise, fact.ends(way))
+        ends[way, fact.relation, start].add(to)
+    vague = {key for key, to in ends.items() if len(to) > 1}
+    every, some = (Counter(key[:2] for key in keys) for keys in (ends, vague))
+    return frozenset(vague) | {key for key, count in some.items() if count > SHARED * every[key]}
 
-    usage = Usage()
+
+@dataclass
+class TemplateWriter:
+    """Writes by templates, and reads by looking the facts up again. It knows nothing beside the passages, and what in
+    all passages is `vague` (`several`), of which it asks nothing.
+    """
+
+    vague: frozenset[tuple[str, ...]] = frozenset()
+    usage: Usage = Usage()
 
     async def write(self, path: PassagePath, passages: Sequence[Passage]) -> Draft | None:
         """The first draft that facts of the passages, one of each, make together."""
         facts = [[*dict.fromkeys(facts_in(passage))] for passage in passages]
         return next((draft for fact in facts[0] for way in WAYS
-                     if (draft := _chained([], "", fact, way, facts[1:], path.bridges))), None)  # fmt: skip
+                     if (draft := self._chained([], "", fact, way, facts[1:], path.bridges))), None)  # fmt: skip
 
     async def read(self, draft: Draft, passages: Sequence[Passage], *, knowing: bool) -> str | None:
         """What the hops' relations lead to, one after the other; none where nothing does, all where several do."""
@@ -203,19 +222,20 @@ class TemplateWriter:
             (at,) = ends.values()
         return at
 
-
-def _chained(
-    hops: list[Hop], words: str, fact: Triple, way: str, rest: list[list[Triple]], bridges: tuple[str, ...]
-) -> Draft | None:
-    """The draft that goes on through `fact`, whose beginning `words` stand for, and a fact of each further passage."""
-    known, to = fact.ends(way)
-    words = words or known
-    hops = [*hops, Hop(WAYS[way][0].format(relation=fact.relation, known=known), to, (way, fact.relation, known))]
-    if not rest:
-        return Draft(WAYS[way][0].format(relation=fact.relation, known=words), to, tuple(hops))
-    if not agree(to, bridges[0]):
-        return None
-    words = WAYS[way][1].format(relation=fact.relation, known=words)
-    return next((draft for one in rest[0] for onward in WAYS
-                 if normalise(one.ends(onward)[0]) == normalise(to) and one.relation != fact.relation
-                 and (draft := _chained(hops, words, one, onward, rest[1:], bridges[1:]))), None)  # fmt: skip
+    def _chained(
+        self, hops: list[Hop], words: str, fact: Triple, way: str, rest: list[list[Triple]], bridges: tuple[str, ...]
+    ) -> Draft | None:
+        """The draft that goes on through `fact`, whose start `words` stand for, and a fact of each further passage."""
+        known, to = fact.ends(way)
+        if {(way, fact.relation), (way, fact.relation, normalise(known))} & self.vague:
+            return None
+        words = words or known
+        hops = [*hops, Hop(WAYS[way][0].format(relation=fact.relation, known=known), to, (way, fact.relation, known))]
+        if not rest:
+            return Draft(WAYS[way][0].format(relation=fact.relation, known=words), to, tuple(hops))
+        if not agree(to, bridges[0]):
+            return None
+        words = WAYS[way][1].format(relation=fact.relation, known=words)
+        return next((draft for one in rest[0] for onward in WAYS
+                     if normalise(one.ends(onward)[0]) == normalise(to) and one.relation != fact.relation
+                     and (draft := self._chained(hops, words, one, onward, rest[1:], bridges[1:]))), None)  # fmt: skip
