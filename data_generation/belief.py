@@ -39,6 +39,7 @@ from steprag.console.progress import say
 from steprag.errors import PART_DONE, ConfigError, RequestError, quoted
 from steprag.policy.budget import BudgetConfig, Spending, prices_of
 from steprag.policy.open import model_identity
+from steprag.policy.protocols import Scorer
 from steprag.policy.scoring import refusal
 from steprag.records.jsonl import file_hash, read_records
 from steprag.runs.run import open_run, run_of
@@ -122,20 +123,24 @@ async def add_beliefs(config: BeliefConfig, file: Path, made_by: dict[str, Any],
 async def with_beliefs(tree: Tree, calls: QuestionCalls, agent: OpenAgent, passages: Retriever) -> Tree | Failure:
     """The tree with a belief at every state that is not at its end, or why that failed."""
     environment = replace(agent.environment, retriever=calls.retriever(passages))
-    scorer = calls.scorer(agent.policy)
+    check_follows(tree, environment.profile.grammar)
+    try:
+        told = await believed(tree, environment, calls.scorer(agent.policy))
+    except RequestError as error:
+        return Failure(tree.question.id, type(error).__name__, str(error))
+    return replace(told, grammar=environment.profile.grammar.name)
 
-    async def believed(node: Node, state: State | None) -> Node:
+
+async def believed(tree: Tree, environment: Environment, scorer: Scorer) -> Tree:
+    """The tree with a belief at every state that is not at its end. Raises as `believe` and `states_of` do."""
+
+    async def with_belief(node: Node, state: State | None) -> Node:
         if state is None or environment.ended(state):
             return node
         return replace(node, belief=await believe(environment, scorer, tree.question, state))
 
-    check_follows(tree, environment.profile.grammar)
-    try:
-        states = await states_of(tree, environment)
-        nodes = await asyncio.gather(*map(believed, tree.nodes, states))
-    except RequestError as error:
-        return Failure(tree.question.id, type(error).__name__, str(error))
-    return replace(tree, nodes=tuple(nodes), grammar=environment.profile.grammar.name)
+    states = await states_of(tree, environment)
+    return replace(tree, nodes=tuple(await asyncio.gather(*map(with_belief, tree.nodes, states))))
 
 
 async def states_of(tree: Tree, environment: Environment) -> list[State | None]:

@@ -259,10 +259,10 @@ def test_goals_are_judged_by_their_intervals() -> None:
     main.told["rollouts"][3] = {"right": [i < 35 for i in range(100)]}
     cells = {"1 to 6 hops": main, "1 or 2 hops": cell("1 or 2 hops", outcomes=0.3, marked_facts=0.4),
              "4 to 6 hops": cell("4 to 6 hops", outcomes=0.2, marked_facts=0.55)}  # fmt: skip
-    judged = {goal.name[0]: goal.reached(goal.found) for goal in goals_of(cells)}
+    judged = {goal.name[0]: goal.reached for goal in goals_of(cells)}
     assert judged == {"a": True, "b": True, "c": True, "d": True, "e": False}
     main.told["marked facts, 20 % turned"] = cell("", a=0.48).told["a"]
-    assert {goal.name[0]: goal.reached(goal.found) for goal in goals_of(cells)}["d"] is False
+    assert {goal.name[0]: goal.reached for goal in goals_of(cells)}["d"] is False
 
 
 def test_an_error_of_the_policy_reaches_all_who_wait() -> None:

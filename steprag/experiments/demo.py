@@ -167,10 +167,8 @@ class Demo:
                 say(f"demo: {self.tests} test questions, {name} training")
                 policy = BatchedPolicy(start_of("middle") if name == RUNS[0] else load_file(file), 0.0)
                 environment = environment_of(TEST)
-                asked, told = by_hops(TEST, self.tests, "test"), []
-                for first in range(0, len(asked), AT_ONCE):
-                    some = asked[first : first + AT_ONCE]
-                    told += together(answer_one(one, 0, environment, policy) for one in some)
+                asked = by_hops(TEST, self.tests, "test")
+                told = together((answer_one(one, 0, environment, policy) for one in asked), AT_ONCE)
                 write_records(run.path / "predictions.jsonl", told)
                 run.save(asked=len(asked))
                 run.set(counts={"questions": evaluate(run.path)["questions"]})

@@ -11,14 +11,14 @@ import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import TypeVar
 
-from data_generation.belief import states_of
+from data_generation.belief import believed
 from data_generation.config import GenerateConfig
 from data_generation.expand import Searcher, make_searcher
 from data_generation.growth import SearchNode, SearchTree, add_reward, finished, root_only
 from data_generation.search import grow
-from steprag.agent.belief import believe
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
@@ -39,11 +39,14 @@ LIKELY = 10
 """Calls that an episode is thought to take: where less than half of them are left, none is begun."""
 
 
-def together(some: Iterable[Awaitable[T]]) -> list[T]:
-    """What all of them give, awaited side by side."""
+def together(some: Iterable[Awaitable[T]], at_once: int | None = None) -> list[T]:
+    """What all of them give, awaited side by side, or so many at once."""
 
     async def every() -> list[T]:
-        return await asyncio.gather(*some)
+        left, told = iter(some), list[T]()
+        while wave := list(islice(left, at_once)):
+            told += await asyncio.gather(*wave)
+        return told
 
     return asyncio.run(every())
 
@@ -57,11 +60,8 @@ def answers(world: FactWorld, weights: Weights, questions: Sequence[Question]) -
     """The greedy answer to every question, None where there is none; questions of like length are played together."""
     environment, policy = environment_of(world), BatchedPolicy(weights, 0.0)
     order = sorted(range(len(questions)), key=lambda i: len(questions[i].question.split()))
-    starts = [environment.start(questions[i].question) for i in order]
-    played: list[Episode] = []
-    for first in range(0, len(order), AT_ONCE):
-        some = starts[first : first + AT_ONCE]
-        played += together(episode_of(rollout(environment, policy, start, seed=0)) for start in some)
+    starts = (environment.start(questions[i].question) for i in order)
+    played = together((episode_of(rollout(environment, policy, start, seed=0)) for start in starts), AT_ONCE)
     said = {i: episode.prediction for i, episode in zip(order, played, strict=True)}
     return [said[i] for i in range(len(order))]
 
@@ -153,12 +153,4 @@ class Forest:
     def believed(self) -> list[Tree]:
         """The trees, at every state that goes on the policy's belief in the golden answer."""
         environment, policy = environment_of(self.world), BatchedPolicy(self.weights)
-
-        async def one(tree: Tree) -> Tree:
-            states = zip(tree.nodes, await states_of(tree, environment), strict=True)
-            open_ = {node.id: state for node, state in states if state and not node.terminal}
-            told = await asyncio.gather(*(believe(environment, policy, tree.question, one) for one in open_.values()))
-            beliefs = dict(zip(open_, told, strict=True))
-            return replace(tree, nodes=tuple(replace(node, belief=beliefs.get(node.id)) for node in tree.nodes))
-
-        return together(map(one, self.trees))
+        return together(believed(tree, environment, policy) for tree in self.trees)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from preference.config import LABELS as LABELLED
 from preference.config import LabelConfig
 from preference.kept import golden_kept, solved
 from preference.rewards import Estimate, Rewards, gold, rewards
-from steprag.agent.grammar import Grammar
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.errors import ConfigError, nearest, quoted
 from steprag.experiments.tunnel.grow import Forest, together
@@ -29,34 +27,36 @@ FOLDS = 4
 """Pooled labels of a tree come of the other folds' trees."""
 FEWEST = 3
 """Nodes from which a pooled label speaks."""
+MATCH = LabelConfig(name="cover", alpha=1.0)
+"""String match."""
 
 
-def by_tree(reward: Callable[..., Rewards], believed: bool = False) -> Label:
-    """The label of a reward that sees one tree at a time, and its `grammar`."""
-    return lambda forest: [reward(tree, grammar=TRANSCRIPT) for tree in (forest.believed if believed else forest.trees)]
-
-
-def named(tree: Tree, grammar: Grammar, name: str, alpha: float = 1.0) -> Rewards:
-    """A reward of `steprag pairs`, without discount but where one is given: an episode's length is no fault here."""
-    return rewards(tree, LabelConfig.model_validate({"name": name, "alpha": alpha}), grammar)
-
-
-def named_label(name: str, of: str) -> Label:
-    """Any label of `steprag pairs` by its name, without discount. Raises ConfigError where there is none."""
+def named_label(name: str, of: str = "outcome", alpha: float = 1.0) -> Label:
+    """Any label of `steprag pairs` by its name, without discount but where one is given: an episode's length is no
+    fault here. Raises ConfigError where there is none.
+    """
     if name not in LABELLED and ":" not in name:
         raise ConfigError(f"--reward: {quoted(name)} should be module:function, or a label of steprag pairs"
                           f"{nearest(name, LABELLED)}")  # fmt: skip
-    config = LabelConfig.model_validate({"name": name, "alpha": 1.0, "of": of})
+    config = LabelConfig.model_validate({"name": name, "alpha": alpha, "of": of})
     for own in config.own:
         function_at(own, "--reward")
-    return by_tree(partial(rewards, config=config), believed=name == "gain")
+    return lambda forest: [
+        rewards(tree, config, TRANSCRIPT) for tree in (forest.believed if name == "gain" else forest.trees)
+    ]
 
 
-def marked_facts(tree: Tree, grammar: Grammar) -> Rewards:
+def by_tree(reward: Callable[[FactWorld, Tree], Rewards]) -> Label:
+    """The label of a reward that sees one tree at a time, and its world."""
+    return lambda forest: [reward(forest.world, tree) for tree in forest.trees]
+
+
+def one_scale(world: FactWorld, tree: Tree) -> Rewards:
     """Marked facts with steps and answers on one scale: an answer is worth the facts before it, a right one 1 more."""
+    del world
     last = [0.0] * len(tree.nodes)
     values: Rewards = []
-    for node, fact in zip(tree.nodes, gold(tree, grammar), strict=True):
+    for node, fact in zip(tree.nodes, gold(tree, TRANSCRIPT), strict=True):
         before = last[node.parent] if node.parent is not None else 0.0
         last[node.id] = fact.value if fact else before
         if node.terminal and node.prediction_f1 is not None:
@@ -66,16 +66,11 @@ def marked_facts(tree: Tree, grammar: Grammar) -> Rewards:
     return values
 
 
-def by_world(reward: Callable[[FactWorld, Tree], Rewards]) -> Label:
-    """The label of a reward that also sees the world."""
-    return lambda forest: [reward(forest.world, tree) for tree in forest.trees]
-
-
 def chained(world: FactWorld, tree: Tree) -> Rewards:
     """String match with one link more: 1 where the golden answer was met, one half where somebody was met of whom a
     passage of the tree tells the golden answer, if the question or another passage of the tree names that person.
     """
-    values, kept = named(tree, TRANSCRIPT, "cover"), golden_kept(tree, TRANSCRIPT)
+    values, kept = rewards(tree, MATCH, TRANSCRIPT), golden_kept(tree, TRANSCRIPT)
     asked, told = set(tree.question.question.split()), {}
     for title in {found.title for node in tree.nodes for found in node.passages}:
         person, word, _ = title.split()
@@ -95,9 +90,8 @@ def chained(world: FactWorld, tree: Tree) -> Rewards:
 def guarded(forest: Forest) -> list[Rewards]:
     """Gain, in solved trees alone, and not where outcomes below the step say the opposite."""
     told: list[Rewards] = []
-    for tree in forest.believed:
-        gains = named(tree, TRANSCRIPT, "gain")
-        both = zip(gains, rises(tree, gains), rises(tree, named(tree, TRANSCRIPT, "spre")), strict=True)
+    for tree, gains, means in zip(forest.trees, LABELS["gain"](forest), LABELS["rollouts"](forest), strict=True):
+        both = zip(gains, rises(tree, gains), rises(tree, means), strict=True)
         tells = solved(tree)
         told.append([gain if tells and (one or 0) * (other or 0) >= 0 else None for gain, one, other in both])
     return told
@@ -133,8 +127,7 @@ def pooled(forest: Forest) -> list[Rewards]:
     """
     keys = [skills(tree) for tree in forest.trees]
     sums: dict[tuple[str, ...], np.ndarray] = {}
-    for number, (tree, skill) in enumerate(zip(forest.trees, keys, strict=True)):
-        worth = named(tree, TRANSCRIPT, "spre")
+    for number, (tree, skill, worth) in enumerate(zip(forest.trees, keys, LABELS["rollouts"](forest), strict=True)):
         mixed = worth[0] is not None and 0 < worth[0].value < 1
         for gain, key in zip(rises(tree, worth), skill, strict=True):
             if mixed and key and gain is not None:
@@ -182,17 +175,17 @@ def skills(tree: Tree) -> list[tuple[str, ...]]:
 
 
 LABELS: dict[str, Label] = {
-    "outcomes": by_tree(partial(named, name="first_answer")),
-    "rollouts": by_tree(partial(named, name="spre")),
-    "rollouts, discounted": by_tree(partial(named, name="spre", alpha=0.9)),
-    "string match": by_tree(partial(named, name="cover")),
-    "chained match": by_world(chained),
-    "gain": by_tree(partial(named, name="gain"), believed=True),
+    "outcomes": named_label("first_answer"),
+    "rollouts": named_label("spre"),
+    "rollouts, discounted": named_label("spre", alpha=0.9),
+    "string match": named_label("cover"),
+    "chained match": by_tree(chained),
+    "gain": named_label("gain"),
     "gain, guarded": guarded,
     "judge": judged,
     "pooled": pooled,
-    "marked facts": by_tree(partial(named, name="gold")),
-    "marked facts, one scale": by_tree(marked_facts),
-    "oracle": by_world(oracle),
+    "marked facts": named_label("gold"),
+    "marked facts, one scale": by_tree(one_scale),
+    "oracle": by_tree(oracle),
 }
 """Labels by name. `outcomes`: the first answer below a step, right or wrong."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from inference.scoring.tables import markdown
 from steprag.console.plots import can_draw, new_figure, save_png
 from steprag.errors import ConfigError
 from steprag.experiments.tunnel.arms import CELLS, MAIN, POOLED, RATES, RATES_CELL
@@ -64,15 +65,12 @@ def read_cell(folder: Path) -> CellResults | None:
     return CellResults(one["cell"], told, np.array(one["hops"])) if told else None
 
 
-@dataclass(frozen=True)
-class Goal:
-    """Set before the run. `found` must be so, or else it is not `reached`. `found.p`: of no difference; of (c), of
-    lying outside.
-    """
+class Goal(NamedTuple):
+    """Set before the run. `found.p`: of no difference; of (c), of lying outside."""
 
     name: str
     found: PairedDifference
-    reached: Callable[[PairedDifference], bool]
+    reached: bool
 
 
 def goals_of(cells: Mapping[str, CellResults]) -> Iterator[Goal]:
@@ -82,34 +80,25 @@ def goals_of(cells: Mapping[str, CellResults]) -> Iterator[Goal]:
         return
     there = main.told.keys()
     if FACTS in there:
-        yield Goal("a: marked facts beat outcomes by 10 points", main.over(FACTS), lambda d: d.mean >= 10 and d.low > 0)
+        gap = main.over(FACTS)
+        yield Goal("a: marked facts beat outcomes by 10 points", gap, gap.mean >= 10 and gap.low > 0)
     if all(name in cells and {BASE, FACTS} <= cells[name].told.keys() for name in BY_HOPS):
         gaps = [cells[name].gap(FACTS) for name in BY_HOPS]
         rise = trend([each[: min(map(len, gaps))] for each in gaps])
-        yield Goal("b: (a) grows with the hops trained on; points a cell", rise, lambda d: d.low > 0)
+        yield Goal("b: (a) grows with the hops trained on; points a cell", rise, rise.low > 0)
     if "rollouts" in there:
         one = main.over("rollouts")
         outside = replace(one, p=max(one.beyond(-5), 1 - one.beyond(5)))
         name = "c: rollouts lie within 5 points of outcomes; p of lying outside"
-        yield Goal(name, outside, lambda d: d.low > -5 and d.high < 5)
+        yield Goal(name, outside, one.low > -5 and one.high < 5)
     if {FACTS, TURNED} <= there:
         base, facts, turned = main.shared(BASE, FACTS, TURNED)
         lost = of_seeds((facts - turned) - 0.5 * (facts - base))
-        yield Goal("d: 20 % turned labels lose half of (a); loss beyond half", lost, lambda d: d.mean >= 0)
+        yield Goal("d: 20 % turned labels lose half of (a); loss beyond half", lost, lost.mean >= 0)
     for name in UNMARKED:
         if name in there:
-            words = f"e: {name} beats outcomes by 5 points"
-            yield Goal(words, main.over(name), lambda d: d.mean >= 5 and d.low > 0)
-
-
-def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
-    """A table in Markdown, and the empty line after it."""
-    head, *below = ("| " + " | ".join(cells) + " |" for cells in (columns, *rows))
-    return [head, "|---" * (head.count(" | ") + 1) + "|", *below, ""]
-
-
-def _drawn(found: PairedDifference | None) -> str:
-    return "{:+.1f} to {:+.1f}".format(*found.drawn) if found and len(found.seeds) > 1 else ""
+            gap = main.over(name)
+            yield Goal(f"e: {name} beats outcomes by 5 points", gap, gap.mean >= 5 and gap.low > 0)
 
 
 def _goals(cells: Mapping[str, CellResults]) -> list[str]:
@@ -117,35 +106,32 @@ def _goals(cells: Mapping[str, CellResults]) -> list[str]:
     corrected = holm({goal.name: goal.found.p for goal in goals})
     rows = []
     for goal in goals:
-        said = "yes" if goal.reached(goal.found) else "no"
-        rows.append([goal.name, goal.found.shown, _drawn(goal.found), f"{corrected[goal.name]:.2g}", said])
+        rows.append([goal.name, *goal.found.shown, f"{corrected[goal.name]:.2g}", "yes" if goal.reached else "no"])
     hours = {name: sum(one["seconds"] for told in cell.told.values() for one in told.values()) / 3600
              for name, cell in cells.items()}  # fmt: skip
     told = ", ".join(f"{name} {each:.2f}" for name, each in hours.items())
     whole = sum(hours.values())
     rows.append(["f: all within two core-hours", f"{whole:.2f} ({told})", "", "", "yes" if whole <= 2 else "no"])
-    return ["## Goals, set before the run", "",
-            *_table(("goal", "points (95 %, t)", "bootstrap", "p (Holm)", "reached"), rows)]  # fmt: skip
+    head = ["goal", "points (95 %, t)", "bootstrap", "p (Holm)", "reached"]
+    return ["## Goals, set before the run", "", markdown(head, rows)]
 
 
 def _cell(cell: CellResults) -> list[str]:
     """What each arm reached, the best first; and its pairs: right, wrong, undecided."""
     seeds = max(map(len, cell.told.values()))
-    right = {arm: cell.right(arm) for arm in cell.told}
-    ranked = sorted(right, key=lambda arm: -right[arm].mean())
-    reached = []
-    for arm in ranked:
-        over = cell.over(arm) if BASE in cell.told and arm != BASE else None
-        by_hop = [f"{right[arm][:, cell.hops == hops].mean():.0f}" for hops in HOPS]
-        each = " ".join(f"{one:.0f}" for one in right[arm].mean(1))
-        reached.append((arm, f"{right[arm].mean():.1f}", each, over.shown if over else "", _drawn(over), *by_hop))
-    by_arm = {arm: list(cell.told[arm].values()) for arm in ranked}
-    made = [_pairs(arm, told) for arm, told in by_arm.items() if "calls" in told[0]]
+    reached, made = [], []
+    for arm, right in sorted(((arm, cell.right(arm)) for arm in cell.told), key=lambda one: -one[1].mean()):
+        over = cell.over(arm).shown if BASE in cell.told and arm != BASE else ("", "")
+        by_hop = [f"{right[:, cell.hops == hops].mean():.0f}" for hops in HOPS]
+        each = " ".join(f"{one:.0f}" for one in right.mean(1))
+        reached.append([arm, f"{right.mean():.1f}", each, *over, *by_hop])
+        told = list(cell.told[arm].values())
+        made += [_pairs(arm, told)] if "calls" in told[0] else []
     return [f"## {cell.name}", "", f"{seeds} seeds, {len(cell.hops)} test questions. EM in %. Intervals: 95 %, t over "
             "seeds; bootstrap over seeds and questions.", "",
-            *_table(("arm", "EM", "each seed", "over outcomes", "bootstrap", *EACH_HOP), reached),
+            markdown(["arm", "EM", "each seed", "over outcomes", "bootstrap", *EACH_HOP], reached),
             "Pairs a seed: right / wrong / undecided, as the world knows.", "",
-            *_table(("arm", "rate", "calls", "all", "of unsolved trees", *EACH_HOP), made)]  # fmt: skip
+            markdown(["arm", "rate", "calls", "all", "of unsolved trees", *EACH_HOP], made)]  # fmt: skip
 
 
 def _pairs(arm: str, told: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -163,7 +149,7 @@ def _rates(cell: CellResults) -> list[str]:
     arms = sorted({name.rpartition(" at ")[0] for name in cell.told})
     rows = ([arm, *(shown.get(f"{arm} at {rate:g}", "") for rate in RATES)] for arm in arms)
     return ["## Learning rates", "", f"Validation EM, mean of the seeds {seeds}, on questions of their own.", "",
-            *_table(("arm", *(f"{rate:g}" for rate in RATES)), rows)]  # fmt: skip
+            markdown(["arm", *(f"{rate:g}" for rate in RATES)], rows)]  # fmt: skip
 
 
 def draw(cell: CellResults, path: Path) -> bool:

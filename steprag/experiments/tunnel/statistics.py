@@ -24,9 +24,12 @@ class PairedDifference:
     seeds: tuple[float, ...]
 
     @property
-    def shown(self) -> str:
-        """As a table has it."""
-        return f"{self.mean:+.1f} ({self.low:+.1f} to {self.high:+.1f})" if len(self.seeds) > 1 else f"{self.mean:+.1f}"
+    def shown(self) -> tuple[str, str]:
+        """As a table has it: the mean and its interval by t, the bootstrap's interval."""
+        if len(self.seeds) < 2:
+            return f"{self.mean:+.1f}", ""
+        by_t, drawn = ("{:+.1f} to {:+.1f}".format(*each) for each in ((self.low, self.high), self.drawn))
+        return f"{self.mean:+.1f} ({by_t})", drawn
 
     def beyond(self, bound: float) -> float:
         """p of the seeds' mean not lying above `bound` (one-sided t-test)."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
@@ -24,6 +24,10 @@ from steprag.experiments.tunnel import arms as known
 from steprag.experiments.tunnel.arms import Cell, LabelArm
 from steprag.extras import function_at
 from steprag.records.jsonl import read_json, write_json
+
+if TYPE_CHECKING:
+    from steprag.experiments.tunnel.grow import Search
+    from steprag.experiments.tunnel.labels import Label
 
 OWN = "own"
 """The label of `--reward`, and the growth of `--search`."""
@@ -44,7 +48,7 @@ def main(argv: list[str]) -> int:
 
     cells, arms = _chosen(known.CELLS, given.cells, "cell"), _chosen(known.ARMS, given.arms, "arm")
     out, command = Path(given.out), f"steprag tunnel {shlex.join(argv)}"
-    _ = own_label(given), function_of(given, "search")  # named wrongly, they are refused before any work
+    _ = _by_name(given)  # named wrongly, a reward or search is refused before any work
     if given.jobs:
         arms = _with_rates([*arms, *_own_arms(given)], given)
         units = list(_units(cells, arms, given))
@@ -132,9 +136,7 @@ def _done(units: Sequence[Unit], given: argparse.Namespace) -> Iterator[None]:
 
     todo = [unit for unit in units if missing(Path(given.out), *unit)]
     if given.jobs == 1 or len(todo) < 2:
-        for unit in todo:
-            run_unit(unit, given)
-            yield
+        yield from (run_unit(unit, given) for unit in todo)
         return
     with ProcessPoolExecutor(min(given.jobs, len(todo)), get_context("spawn")) as pool:
         for done in as_completed([pool.submit(run_unit, unit, given) for unit in todo]):
@@ -146,15 +148,21 @@ def run_unit(unit: Unit, given: argparse.Namespace) -> None:
     """Runs in any process, on one core."""
     import torch
 
-    from steprag.experiments.tunnel.grow import SEARCHES
-    from steprag.experiments.tunnel.labels import LABELS
     from steprag.experiments.tunnel.unit import Seed
 
     torch.set_num_threads(1)
-    own, search = own_label(given), function_of(given, "search")
-    labels = LABELS | ({OWN: own} if own else {})
     cell, seed, arms = unit
-    Seed(cell, seed, labels, SEARCHES | ({OWN: search} if search else {})).run(arms, Path(given.out))
+    Seed(cell, seed, *_by_name(given)).run(arms, Path(given.out))
+
+
+def _by_name(given: argparse.Namespace) -> tuple[dict[str, Label], dict[str, Search]]:
+    """Labels and searches, those of `--reward` and `--search` among them. Raises ConfigError where there are none."""
+    from steprag.experiments.tunnel.grow import SEARCHES
+    from steprag.experiments.tunnel.labels import LABELS, named_label
+
+    label = {} if given.reward is None else {OWN: named_label(given.reward, given.of)}
+    search = {} if given.search is None else {OWN: function_at(given.search, "--search")}
+    return LABELS | label, SEARCHES | search
 
 
 def _with_rates(arms: list[LabelArm], given: argparse.Namespace) -> list[LabelArm]:
@@ -162,7 +170,7 @@ def _with_rates(arms: list[LabelArm], given: argparse.Namespace) -> list[LabelAr
     from steprag.experiments.tunnel.unit import file_of
 
     out, cell, seeds = Path(given.out), known.RATES_CELL, known.RATES_SEEDS
-    told: dict[str, float] = {} if given.rates or not SHIPPED.exists() else read_json(SHIPPED)
+    told: dict[str, float] = {} if given.rates else read_json(SHIPPED)
     todo = [arm for arm in arms if arm.name not in told and arm.method != "none" and not given.quick]
     tried = {arm: [replace(arm, name=f"{arm.name} at {rate:g}", rate=rate) for rate in known.RATES] for arm in todo}
     say(f"tunnel: learning rates of {len(todo)} arms are chosen")
@@ -175,16 +183,3 @@ def _with_rates(arms: list[LabelArm], given: argparse.Namespace) -> list[LabelAr
     if todo:
         write_json(out / "rates.json", told)
     return [replace(arm, rate=told.get(arm.name, arm.rate)) for arm in arms]
-
-
-def own_label(given: argparse.Namespace) -> Callable[..., Any] | None:
-    """The label that `--reward` names; None where it is not given. Raises ConfigError."""
-    from steprag.experiments.tunnel.labels import named_label
-
-    return None if given.reward is None else named_label(given.reward, given.of)
-
-
-def function_of(given: argparse.Namespace, option: str) -> Callable[..., Any] | None:
-    """The function that an option names as module:function; None where it is not given. Raises ConfigError."""
-    place = getattr(given, option)
-    return None if place is None else function_at(place, f"--{option}")

@@ -86,11 +86,11 @@ def ends(tree: Tree, right: bool) -> list[Node]:
 def counted(made: Sequence[ToldPair], forest: Forest) -> dict[str, list[int]]:
     """How many pairs are right, wrong and undecided: in all, by hops of the question, and of unsolved trees."""
     groups: dict[str, list[int]] = {"all": [0, 0, 0], "unsolved": [0, 0, 0]}
-    hops = {tree.question.id: str(tree.question.metadata["hops"]) for tree in forest.trees}
-    unsolved = {tree.question.id for tree in forest.trees if not solved(tree)}
+    names = {tree.question.id: ["all", str(tree.question.metadata["hops"]), *["unsolved"] * (not solved(tree))]
+             for tree in forest.trees}  # fmt: skip
     for pair, told in made:
-        for name in ("all", hops[pair.question_id], *(["unsolved"] if pair.question_id in unsolved else [])):
-            groups.setdefault(name, [0, 0, 0])[{1: 0, -1: 1, 0: 2}[told]] += 1
+        for name in names[pair.question_id]:
+            groups.setdefault(name, [0, 0, 0])[(1, -1, 0).index(told)] += 1
     return groups
 
 
@@ -188,14 +188,12 @@ class Seed:
     def _forest(self, arm: LabelArm, turn: int, weights: Weights) -> Forest:
         """The arm's trees: of the start, which arms share, and in later rounds of its policy so far."""
         key = (arm.how, arm.rounds)
-        forest = None if turn else self._forests.get(key)
-        if forest is None:
-            calls, seed = self._cell.calls // arm.rounds, self._seed + 1000 * turn
-            trees = grown(self._world, weights, self._asked, calls, seed, self._searches[arm.how])
-            forest = Forest(self._world, trees, weights)
-        if not turn:
-            self._forests[key] = forest
-        return forest
+        if turn == 0 and key in self._forests:
+            return self._forests[key]
+        calls, seed = self._cell.calls // arm.rounds, self._seed + 1000 * turn
+        trees = grown(self._world, weights, self._asked, calls, seed, self._searches[arm.how])
+        forest = Forest(self._world, trees, weights)
+        return forest if turn else self._forests.setdefault(key, forest)
 
     def _trained(
         self, arm: LabelArm, weights: Weights, forest: Forest, rng: np.random.Generator

@@ -11,10 +11,10 @@ knows and no label may (`right_steps`).
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import product
+from itertools import accumulate, product
 
 from steprag.tree import Node, Tree
 from steprag.types import Passage, Question
@@ -91,6 +91,10 @@ class FactWorld:
         """To whom a relation leads, and the word that finds it."""
         return self._facts[person][relation]
 
+    def way(self, person: str, relations: Iterable[str]) -> list[str]:
+        """Everybody on a way, `person` first."""
+        return [*accumulate(relations, lambda who, relation: self.fact(who, relation)[0], initial=person)]
+
     @cache  # noqa: B019 (worlds are few and small)
     def passages(self, person: str, word: str) -> tuple[Passage, ...]:
         """The three passages that a person and a word find, the fact among them where it is told under this word."""
@@ -123,11 +127,9 @@ class FactWorld:
         relations: list[str] = []
         while len(set(met)) <= hops:  # nobody twice on the way
             relations = [rng.choice(_NAMES) for _ in range(hops)]
-            met = [rng.choice(PERSONS)]
-            for relation in relations:
-                met.append(self.fact(met[-1], relation)[0])
-        way = list(zip(met, relations, strict=False))
-        titles = [f"{person} {self.fact(person, relation)[1]} {KIND_OF[relation]}" for person, relation in way]
+            met = self.way(rng.choice(PERSONS), relations)
+        way = zip(met, relations, strict=False)
+        titles = [f"{who} {self.fact(who, relation)[1]} {KIND_OF[relation]}" for who, relation in way]
         asked, answer = " ".join([met[0], *relations]), met[-1]
         if rng.random() < guessable:
             right = rng.random() < 0.5
@@ -152,11 +154,7 @@ def right_steps(world: FactWorld, tree: Tree) -> list[bool]:
     the passage that tells what was asked, or that none does. An answer: it is right and all hops are done.
     """
     person, *relations = tree.question.question.split(" is ")[0].split()
-    hops = []
-    for relation in relations:
-        hops.append((person, relation))
-        person = world.fact(person, relation)[0]
-    ways, right = [HopsDone(tuple(hops))], [True]
+    ways, right = [HopsDone(tuple(zip(world.way(person, relations), relations, strict=False)))], [True]
     for node in tree.nodes[1:]:
         before = ways[node.parent or 0]
         after, good = (before, False) if node.failure else _judged(world, before, node, tree)
