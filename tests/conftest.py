@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from indexes.commands.build import IndexConfig, build_index
 from indexes.folder.sealing import Built
@@ -81,6 +83,16 @@ def world_index(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("world")
     write_records(folder / "corpus.jsonl", [{"id": p.id, "title": p.title, "text": p.text} for p in WORLD])
     return build_index(str(folder / "corpus.jsonl"), folder / "index", small(encoder)).path
+
+
+@pytest.fixture(scope="session")
+def atlas_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Atlas as `steprag index build --corpus atlas` makes it: once for all processes of a run, to be copied."""
+    here = tmp_path_factory.getbasetemp()
+    shared = here.parent if os.environ.get("PYTEST_XDIST_WORKER") else here
+    with FileLock(shared / "atlas.lock"):
+        assert main(["index", "build", "--corpus", "atlas", "--out", str(shared / "atlas-index")]) == 0
+    return shared / "atlas-index"
 
 
 @pytest.fixture

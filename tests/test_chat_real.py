@@ -70,7 +70,7 @@ def follow(client: httpx2.Client, turn: str, most: int | None = None) -> list[di
 
 
 def test_a_turn_over_http_is_what_infer_predicts(index: Path, tmp_path: Path) -> None:
-    questions = read_questions(atlas.path("test"))[:3]
+    questions = read_questions(atlas.path("test"))[:2]
     (tmp_path / "questions.jsonl").write_text(
         "".join(json.dumps({"id": str(n), "question": q.question, "golden_answers": ["x"]}) + "\n"
                 for n, q in enumerate(questions))

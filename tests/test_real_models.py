@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,18 +82,19 @@ def test_the_question_of_the_readme_is_one_of_the_world() -> None:
 def every_stage(out: Path) -> None:
     """The stages as a user types them; those that are done are not done again."""
     index, trees, pairs, sft, dpo = (out / name for name in ("index", "generate", "pairs", "sft", "dpo"))
+    smaller = {"batch_size": 2, "held_out": 2, "max_steps": 2}
     policies = {"bare": ("--prompt.examples", "2"), "warm": ("--adapter", WARM), "trained": ("--adapter", str(dpo))}
     pipeline = Pipeline(out)
     for each in (
         stage(index, "index build", corpus=atlas.path("corpus")),
         stage(trees, "generate", config=RECIPES / "generation/demo.yaml", questions=atlas.path("train"), index=index,
-              limit=6),
+              limit=3),
         stage(pairs, "pairs", config=RECIPES / "preference/spre.yaml", trees=trees),
-        stage(sft, "train", config=recipe("sft"), pairs=pairs, max_steps=2, adapter=WARM),
-        stage(dpo, "train", config=recipe("dpo"), pairs=pairs, max_steps=2, adapter=sft),
+        stage(sft, "train", config=recipe("sft"), pairs=pairs, adapter=WARM, **smaller),
+        stage(dpo, "train", config=recipe("dpo"), pairs=pairs, adapter=sft, **smaller),
         *(
             stage(out / f"infer-{name}", "infer", *options, config=RECIPES / "inference/demo.yaml",
-                  dataset_name="atlas", index=index, limit=4)
+                  dataset_name="atlas", index=index, limit=2)
             for name, options in policies.items()
         ),
     ):  # fmt: skip
@@ -107,14 +109,15 @@ def started(out: Path) -> subprocess.Popen[str]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory, atlas_index: Path) -> Path:
     """Runs that were killed in the middle of their search, then made to their end."""
     out = tmp_path_factory.mktemp("stages")
+    shutil.copytree(atlas_index, out / "index")
     killed = started(out)
     assert killed.stderr is not None
     trees = out / "generate" / "trees.jsonl"
     for _ in killed.stderr:
-        if killed.poll() is not None or (trees.exists() and trees.read_bytes().count(b"\n") >= 2):
+        if killed.poll() is not None or (trees.exists() and trees.read_bytes().count(b"\n") >= 1):
             break
     os.killpg(killed.pid, signal.SIGKILL)
     killed.communicate()
@@ -124,10 +127,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert process.returncode == 0, words
     now = trees.read_bytes()
     assert all(line in now for line in kept), "a finished tree was searched again"
-    assert read_manifest(out / "generate")["counts"]["trees"] == 6
+    assert read_manifest(out / "generate")["counts"]["trees"] == 3
     assert all(is_done(out / f"infer-{name}") for name in ("warm", "trained"))
     counts = read_manifest(out / "infer-bare")["counts"]  # a bare model may have all its completions refused
-    assert (counts["questions"], counts["failed"]) == (4, 0)
+    assert (counts["questions"], counts["failed"]) == (2, 0)
     return out
 
 
