@@ -86,8 +86,8 @@ class ServeConfig(StageConfig):
     device: str = Field(default="cpu", description="where queries are encoded: cpu, cuda, or auto")
     backend: QueryBackend = Field(
         default="auto",
-        description="what encodes queries: torch, onnx, openvino; auto: the fastest of them that is "
-        "installed and gives torch's vectors, on a CPU",
+        description="what encodes queries: torch, onnx, openvino; auto, on a CPU: openvino, else onnx, whichever is "
+        "installed, if it gives torch's vectors; else torch",
     )
     batch: Positive = Field(default=MAX_BATCH, description="queries searched at once; 256 suits a GPU")
     top_k: Positive = Field(default=3, description="passages a query brings where a request names no number")

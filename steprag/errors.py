@@ -11,7 +11,8 @@
     ├── PolicyUnavailable        2   nothing answers at the endpoint, or it does not serve the model
     ├── PolicyRefused            5   wrong key, quota or balance are used up, or all requests are refused alike
     ├── TrainingError            1   a trainer failed
-    ├── JournalError             1   the journal cannot be read or written (disk full, damaged)
+    ├── JournalError             1   the journal cannot be read or written (damaged, another process)
+    │   └── JournalFull              its disk takes no more
     ├── BudgetReached            4   a limit that the user set was reached; the run can go on later
     └── StepFormatError          -   a completion broke the step grammar
 

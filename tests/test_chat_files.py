@@ -10,8 +10,10 @@ import pytest
 
 from indexes import open_retriever
 from indexes.commands.build import build_index
+from indexes.corpora.document_list import Originals
 from inference.chat.turns.citations import Support
 from steprag.agent.retriever import Documented, place_of
+from steprag.records.jsonl import file_hash
 from steprag.types import Passage, State, Step
 from tests.chat_parts import Served, WritingPolicy, chat, scripted
 from tests.fakes import answer, evidence, query
@@ -133,21 +135,29 @@ def test_an_index_opens_its_own_documents_as_they_were_read_and_no_other_file(tm
     secret.write_text("secret")
     folder = build_index(str(corpus), tmp_path / "index", small(Path("none"))).path
     retriever: Any = open_retriever(folder)
-    with (folder / "documents.jsonl").open("a") as listed:  # as a stranger's index may have it
-        facts = {
-            "path": "../secret.txt",
-            "bytes": 6,
-            "mtime_ns": secret.stat().st_mtime_ns,
-            "sha256": "0",
-            "passages": 1,
-        }
-        listed.write(f"{json.dumps(facts)}\n")
+    (corpus / "deep/key.pem").write_text("secret")
+    listed = [json.loads(line) for line in (folder / "documents.jsonl").read_text().splitlines()]
+    for path in ("../secret.txt", "deep/key.pem"):  # as a stranger's index may have it
+        listed.append({**listed[0], "path": path, "bytes": 6, "sha256": file_hash(secret)})
+    lines = [f"{json.dumps(one)}\n" for one in sorted(listed, key=lambda one: one["path"])]
+    (tmp_path / "lines").write_text("".join(lines))
+    (tmp_path / "lines").replace(folder / "documents.jsonl")
     assert isinstance(retriever, Documented)
+    stranger = Originals(folder, str(corpus))
+    assert stranger.document("deep/hand.pdf#1")
     assert retriever.document("deep/hand.pdf#1", checked=True) == corpus / "deep/hand.pdf"
     (corpus / "deep/hand.pdf").touch()  # its time alone
     assert retriever.document("deep/hand.pdf#1", checked=True)
-    for other in ("../secret.txt#1", "secret.txt#1", "deep/hand.pdf", str(secret), "deep/../../secret.txt#1", "7"):
-        assert retriever.document(other) is None
+    for other in (
+        "../secret.txt#1",
+        "secret.txt#1",
+        "deep/key.pem#1",
+        "deep/hand.pdf",
+        str(secret),
+        "deep/../../secret.txt#1",
+        "7",
+    ):
+        assert retriever.document(other) is stranger.document(other) is None
     (corpus / "deep/hand.pdf").write_bytes(HANDBOOK.replace(b"thirty", b"twenty"))
     assert retriever.document("deep/hand.pdf#1", checked=True) is None
 

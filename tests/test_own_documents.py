@@ -330,7 +330,6 @@ KILLED = """
 from pathlib import Path
 from indexes.commands.build import build_index
 from indexes.config import IndexConfig
-from indexes.config import IndexConfig
 from indexes.corpora import documents
 documents.WORKER, documents.usable_cores = Path("worker.py"), lambda: 1
 build_index("docs", Path("killed"), IndexConfig(encoder="none"))

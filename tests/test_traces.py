@@ -157,16 +157,17 @@ def test_a_call_of_a_tool_is_one_and_what_is_masked_is_not_sent(
     index = tools_file(tmp_path, capital={"python": "tests.my_tools:capital"})
     assert play("infer", "run", texts=[query("capital: Peru"), *SCRIPT[1:]], index=index) == 0
     (tool,) = collector.of("TOOL")
-    assert (tool["name"], tool["tool.parameters"]) == ("capital", "Peru")
+    assert (tool["name"], tool["input.value"]) == ("capital", "capital: Peru")
     assert "Lima" in tool["retrieval.documents.0.document.content"]
     assert SCRIPT[1].encode() in collector.bytes
     monkeypatch.setenv("OPENINFERENCE_HIDE_OUTPUTS", "true")
     monkeypatch.setenv("OPENINFERENCE_HIDE_INPUTS", "true")
     traces._tracer.cache_clear()
     collector.bytes = b""
-    assert play("infer", "masked") == 0
-    assert len(collector.of("LLM")) == 6
+    assert play("infer", "masked", texts=[query("capital: Peru"), *SCRIPT[1:]], index=index) == 0
+    assert len(collector.of("TOOL")) == 2
     assert SCRIPT[1].encode() not in collector.bytes
+    assert b"Peru" not in collector.bytes
     traces._tracer.cache_clear()
 
 

@@ -20,13 +20,17 @@ from typing import Any
 
 from indexes.corpora.cutting import FORM
 from indexes.rows.passage_store import DOCUMENTS
-from indexes.rows.vector_file import no_room
+from indexes.rows.vector_file import NoRoom, no_room
 from steprag.errors import DataError
 from steprag.records.json_text import decoded
 from steprag.records.jsonl import dump_line, file_hash, from_dict, parse_line, read_records, written_whole
 from steprag.types import Passage
 
 READ = "read.sqlite"
+KINDS = {".pdf": "pdf", ".docx": "docx", ".pptx": "slides", ".odt": "opendocument", ".odp": "opendocument",
+         ".epub": "epub", ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown", ".markdown": "markdown",
+         ".txt": "text"}  # fmt: skip
+"""Kinds of documents by the ending of their file's name."""
 Trouble = tuple[str, int, str]
 """A problem's kind, its page (0: the whole file) and what is said of it."""
 _NO_ROOM = ("SQLITE_FULL", "SQLITE_IOERR_WRITE")
@@ -113,13 +117,14 @@ class Readings(AbstractContextManager["Readings"]):
             "BEGIN",
         ):
             self._seen.execute(line)
-        try:
-            self._db = self._opened()
-        except sqlite3.DatabaseError:
-            if path is None:
-                raise
-            path.unlink()
-            self._db = self._opened()
+        with self._said():
+            try:
+                self._db = self._opened()
+            except sqlite3.DatabaseError as error:
+                if path is None or isinstance(error, sqlite3.OperationalError):  # no damage
+                    raise
+                path.unlink()
+                self._db = self._opened()
 
     def _opened(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._path or "", isolation_level=None)
@@ -162,6 +167,8 @@ class Readings(AbstractContextManager["Readings"]):
         except (sqlite3.Error, ValueError, TypeError) as error:
             if getattr(error, "sqlite_errorname", "") in _NO_ROOM:
                 raise no_room(path, 0) from None
+            if isinstance(error, sqlite3.OperationalError):  # what stands there is kept
+                raise NoRoom(f"{path}: {error}; end what holds it, or make room, and run the command again") from None
             raise DataError(path, f"is damaged: {error}", remedy="run the command again") from None
 
     def __exit__(self, *_: object) -> None:
@@ -200,10 +207,12 @@ class Originals:
         """As `steprag.agent.retriever.Documented`: a stranger's index leads to no file whose hash it does not have."""
         name = passage_id.rpartition("#")[0]
         known, path = self._known(name) if name else None, self._root / name
-        if known is None or not known.passages or not known.sha256 or not path.is_file():
+        kind = path.suffix.lower() in KINDS
+        if known is None or not known.passages or not known.sha256 or not kind or not path.is_file():
             return None
         facts = path.stat()
         if facts.st_size != known.bytes or not path.resolve().is_relative_to(self._root.resolve()):
             return None
-        same = not checked or facts.st_mtime_ns == known.mtime_ns or file_hash(path) == known.sha256
+        times = (facts.st_mtime_ns, facts.st_ctime_ns) == (known.mtime_ns, known.ctime_ns)
+        same = not checked or times or file_hash(path) == known.sha256
         return path if same else None

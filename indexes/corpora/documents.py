@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple, overload
 from pydantic import Field, TypeAdapter
 
 from indexes.corpora.cutting import FORM, cut, own_chunker
-from indexes.corpora.document_list import Document, DocumentSpool, FormerDocuments, Readings, Trouble
+from indexes.corpora.document_list import KINDS, Document, DocumentSpool, FormerDocuments, Readings, Trouble
 from indexes.rows.passage_store import DOCUMENTS, PassageStore
 from indexes.web.extraction import START_SECONDS, BoundedProcess
 from steprag.config.sections import Positive, Section
@@ -39,10 +39,6 @@ from steprag.records.jsonl import file_hash
 from steprag.types import Passage
 
 WORKER = Path(__file__).with_name("document_worker.py")
-KINDS = {".pdf": "pdf", ".docx": "docx", ".pptx": "slides", ".odt": "opendocument", ".odp": "opendocument",
-         ".epub": "epub", ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown", ".markdown": "markdown",
-         ".txt": "text"}  # fmt: skip
-"""Kinds by ending."""
 PACKAGES = {"pdf": ("pypdfium2",), "docx": ("mammoth", "lxml"), "markdown": ("markdown_it", "lxml"), "text": ()}
 """Import names of what reads a kind; lxml reads the others."""
 _WINDOW, _WAITING = 32, 64 << 20
@@ -191,7 +187,7 @@ class Documents:
         with ExitStack() as stack:
             store = stack.enter_context(PassageStore(self._known)) if self._known and earlier.any else None
             stack.callback(lambda: [worker.end() for worker in workers])
-            pool = stack.enter_context(ThreadPoolExecutor(usable_cores()))
+            pool = stack.enter_context(ThreadPoolExecutor(cores := usable_cores()))
             stack.callback(lambda: [worker.kill() for worker in workers])
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
 
@@ -206,7 +202,9 @@ class Documents:
             for one in self._looked[1]:
                 there = self._there(one, earlier.get(one.path), store, readings)
                 waiting.append((one, pool.submit(self._read, one, workers) if there is None else there))
-                while len(waiting) >= _WINDOW or sum(each.bytes for each, _ in waiting) > _WAITING:
+                while len(waiting) >= _WINDOW or (
+                    len(waiting) > cores and sum(each.bytes for each, _ in waiting) > _WAITING
+                ):
                     yield ended()
             while waiting:
                 yield ended()
@@ -254,9 +252,10 @@ class Documents:
         now = Document(one.path)
         try:
             _measure(now, path)
+            stands = one.is_as(now) or file_hash(path) == one.sha256  # rights, links and backups set a ctime too
         except OSError:  # it is gone
-            now.ctime_ns = 0
-        if not one.is_as(now):
+            stands = False
+        if not stands:
             one.problems, passages = [("changed", 0, "changed while it was read: run the command again")], []
         elif not passages and not one.problems:
             one.problems = [("empty", 0, "holds no text")]

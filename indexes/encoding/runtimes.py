@@ -12,9 +12,7 @@ import importlib
 import importlib.util
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -26,7 +24,7 @@ from steprag.errors import ConfigError, quoted
 
 Backend = Literal["torch", "onnx", "openvino"]
 QueryBackend = Literal["auto", "torch", "onnx", "openvino"]
-"""auto: the fastest runtime that is here and gives the vectors of torch."""
+"""auto: OpenVINO, else ONNX Runtime, whichever is installed, if it gives the vectors of torch."""
 AGREE = 0.9999
 """Least cosine of a text's vectors by two runtimes that count as one encoder; float32 rounding leaves 0.999999."""
 PROBE = ("Tirana", "Which river flows through the town in which Kepler was born?", "The lek is money. " * 9)
@@ -80,7 +78,7 @@ def give_over(transformer: Any, name: Backend, threads: int, weight_hash: str) -
 def give_over_if_alike(
     transformer: Any, encode: Callable[[tuple[str, ...]], np.ndarray], threads: int, weight_hash: str
 ) -> None:
-    """Likewise in the fastest runtime that is installed, if `PROBE` then has torch's vectors; says which it is."""
+    """Likewise in OpenVINO, else ONNX Runtime, if `PROBE` then has torch's vectors; says which it is."""
     name: Backend | None = next((one for one in ("openvino", "onnx") if not lacking(one)), None)
     if name is None:
         return
@@ -103,20 +101,15 @@ def _exported(model: Any, weight_hash: str) -> Path:
     """The model's ONNX file in the cache, written where it is missing."""
     import torch
 
-    how = f"{weight_hash} {torch.__version__} {model.config.to_json_string()}"
-    folder = cache_dir() / "onnx" / hashlib.sha256(how.encode()).hexdigest()[:24]
-    if not folder.exists():
+    from steprag.engines.weights import made_once
+
+    def fill(folder: Path) -> None:
         say("index: converting the encoder for another runtime, once; this takes a minute or two")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=folder.parent, prefix=".") as scratch:
-            whole = Path(scratch) / "whole"
-            whole.mkdir()
-            _export(model, whole / "model.onnx")
-            with suppress(OSError):  # another process was faster
-                whole.rename(folder)
-            if not folder.exists():
-                raise ConfigError(f"{folder} cannot be written; set STEPRAG_CACHE to a folder that may be")
-    return folder / "model.onnx"
+        _export(model, folder / "model.onnx")
+
+    how = f"{weight_hash} {torch.__version__} {model.config.to_json_string()}"
+    target = cache_dir() / "onnx" / hashlib.sha256(how.encode()).hexdigest()[:24]
+    return made_once(target, fill, current=Path.is_dir) / "model.onnx"
 
 
 def _export(model: Any, path: Path) -> None:
@@ -148,7 +141,13 @@ def _onnx_runtime(path: Path, threads: int) -> Run:
     runtime: Any = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
-    session = runtime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+    own = tuple(each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception))
+    try:
+        session = runtime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
+    except own as error:  # they have no base of their own
+        said = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{path} cannot be run: {said}; remove its folder, or give --backend torch") from None
     return lambda given: session.run(None, given)[0]
 
 

@@ -145,7 +145,8 @@ def _prepare(folder: Path, state: dict[str, Any]) -> None:
         known = None
     if known != state:
         if known is not None:
-            say(f"index: {folder} holds part of another build, which is given up")
+            kept = ", but for what was read of its documents" if (folder / READ).exists() else ""
+            say(f"index: {folder} holds part of another build, which is given up{kept}")
         for left in folder.iterdir():
             if left.is_dir():
                 shutil.rmtree(left)

@@ -19,7 +19,7 @@ from indexes.encoding.runtimes import device_here
 from steprag.engines.pretrained import check_complete, from_pretrained
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError
-from steprag.records.jsonl import files_hash, read_json
+from steprag.records.jsonl import files_hash, read_json, shaped
 
 HEADS = ("sparse_linear.pt", "colbert_linear.pt")
 """Two linear layers that M3's folder has beside its encoder."""
@@ -114,10 +114,12 @@ class LayerwiseScorer:
 
     def __init__(self, folder: Path, config: dict[str, Any], device: str = "cpu") -> None:
         self._folder, self._config, self._device = folder, config, device_here(device)
-        first, last = config["start_layer"], config["num_hidden_layers"]
-        cut = config.get("cutoff_layers") or last
-        self._cut: int = cut[-1] if isinstance(cut, list) else cut
-        if config.get("head_type") != "simple" or not config.get("head_multi") or not first <= self._cut <= last:
+        with shaped(folder / "config.json", remedy="copy the model's folder again"):
+            first, last = config["start_layer"], config["num_hidden_layers"]
+            cut = config.get("cutoff_layers") or last
+            self._cut: int = cut[-1] if isinstance(cut, list) else cut
+            inside = first <= self._cut <= last
+        if config.get("head_type") != "simple" or not config.get("head_multi") or not inside:
             raise ConfigError(f"{folder} cannot be scored behind layer {self._cut}; its config.json may name one of"
                               f" {first} to {last}, with simple heads; or give BAAI/bge-reranker-v2-m3")  # fmt: skip
         self.hash = f"{files_hash(weight_files(folder))}-{self._cut}"
@@ -128,12 +130,13 @@ class LayerwiseScorer:
         from transformers import AutoTokenizer, GraniteConfig, GraniteModel
 
         given, wanted = self._config, f"lm_head.{self._cut - self._config['start_layer']}.linear_head.weight"
-        config = GraniteConfig(
-            **{key: given[key] for key in GRANITE if key in given}, num_hidden_layers=self._cut,
-            embedding_multiplier=given["scale_emb"],
-            residual_multiplier=given["scale_depth"] / math.sqrt(given["num_hidden_layers"]),
-            attention_multiplier=(given["hidden_size"] // given["num_attention_heads"]) ** -0.5,
-        )  # fmt: skip
+        with shaped(self._folder / "config.json", remedy="copy the model's folder again"):
+            config = GraniteConfig(
+                **{key: given[key] for key in GRANITE if key in given}, num_hidden_layers=self._cut,
+                embedding_multiplier=given["scale_emb"],
+                residual_multiplier=given["scale_depth"] / math.sqrt(given["num_hidden_layers"]),
+                attention_multiplier=(given["hidden_size"] // given["num_attention_heads"]) ** -0.5,
+            )  # fmt: skip
         left_out = {"_keys_to_ignore_on_load_unexpected": [r"lm_head\.", r"layers\.\d+\."]}  # else each is told of
         with one_load():
             self._tokenizer: Any = from_pretrained(AutoTokenizer, str(self._folder), local_files_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import math
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -30,7 +29,7 @@ from steprag.agent.checkpoints import checked_profile, profile_for
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import PromptProfile, load_profile
-from steprag.agent.retriever import PLACES, Documented, Sourced
+from steprag.agent.retriever import PLACES, Sourced
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
@@ -177,8 +176,6 @@ async def _chat_agent(
         store = TurnStore(folder)
         for mode in modes.values():
             await mode.retriever.ready()
-            if isinstance(mode.retriever, Documented):  # it reads its list
-                await asyncio.to_thread(mode.retriever.document, "")
         files = ConversationFiles(folder, config.serve) if config.serve.files else None
         yield ChatAgent(
             modes, agent.policy, rewriter, journal, store, config.serve.history, config.seed, support, again, voices,

@@ -113,8 +113,8 @@ def _broken(token: str) -> str:
 
 
 _SENTENCE = re.compile(r"\S.*?(?:[.!?。！？]+[\"'”’)\]]*(?=\s|$)|\n|$)", re.DOTALL)
-_BREAK = re.compile(r"[\n|]")
-"""What parts lines, and cells of a table, in the passages of documents."""
+_BREAK = re.compile(r"[\n|][\s|:*>#-]*")
+"""What parts lines, and cells of a table, in the passages of documents, with marks of lists, quotes and rules."""
 _INSTRUCTION = re.compile(
     r"\b(?:ignore|disregard|forget|override|do not (?:answer|use|read|search|follow))\b"
     r"|(?:^|[:;,]\s*|\b(?:please|must|should|then|always|and|now)\s+)(?:answer|reply|respond)\b(?!s\b|ed\b)"
@@ -146,7 +146,7 @@ def without_instructions(text: str) -> str:
     where there are none.
     """
     sentences = [(found.span(), found.group().strip()) for found in _SENTENCE.finditer(text)]
-    plain = _BREAK.sub(" ", text)
+    plain = _BREAK.sub(lambda found: " " * len(found.group()), text)
     found = (one.span() for one in _INSTRUCTION.finditer(plain)) if plain != text else ()
     over = [(start, end) for start, end in found if _BREAK.search(text, start, end)]
     kept = [sentence for (start, end), sentence in sentences

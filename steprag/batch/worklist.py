@@ -32,7 +32,7 @@ from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.open import model_identity, open_model
 from steprag.policy.protocols import Policy
 from steprag.policy.requests import OutputFormat
-from steprag.policy.traces import earlier_traces, traced_question
+from steprag.policy.traces import SAMPLED, earlier_traces, traced_question
 from steprag.records.jsonl import LineJournal, drop_torn_line, file_hash, read_rows, write_json, write_records
 from steprag.runs.run import FAILED, PROGRESS, Run, now
 from steprag.tree import Failure
@@ -47,7 +47,7 @@ Working = Callable[[Config, OpenAgent, Journal], Awaitable[Work[Outcome]]]
 """Makes the work of a stage from its configuration, the agent and a journal."""
 Opening = Callable[[Config], AbstractAsyncContextManager[tuple[OpenAgent, Working[Config, Outcome]]]]
 """Opens the agent and the stage's work in another process; it has to be a function of a module."""
-SAMPLING = {"temperature", "top_p", "top_k", "min_p", "max_tokens", "constrained"}
+SAMPLING = {*SAMPLED, "constrained"}
 
 
 @dataclass(frozen=True)

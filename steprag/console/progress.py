@@ -59,14 +59,13 @@ class Progress:
         elapsed = time.monotonic() - self._start
         rate = (self._done - self._first) / elapsed if elapsed > 0 else 0.0
         pace = f"{60 * rate:.1f} a minute" if rate else ""
-        to_do = (self._total or 0) - self._done
-        seconds = round(to_do / rate, 1) if rate else None
+        seconds = round((self._total - self._done) / rate, 1) if rate and self._total is not None else None
         self.state = {"done": self._done, "total": self._total, "seconds": round(elapsed, 1), "left_seconds": seconds}
         self._bar.set_postfix_str(_joined(pace, self._notes))
         over, self._over = self._done == self._total and not self._over, self._done == self._total
         if self._bar.disable and (over or time.monotonic() - self._said > QUIET_SECONDS):
             self._said = time.monotonic()
-            left = f"{seconds:.0f} s left" if seconds and to_do > 0 else ""
+            left = f"{seconds:.0f} s left" if seconds and seconds > 0 else ""
             of = f"/{self._total}" if self._total else ""
             done = f"{self._label}: {self._done}{of} {self._unit} in {elapsed:.0f} s"
             say(_joined(done, left, pace, self._notes))

@@ -63,7 +63,7 @@ def hf_weights(model: str | Path, out: Path | None = None) -> Path:
     target = out or cache_dir() / "weights" / EMBEDDED
     if out is not None and target.exists() and not _is_current(target):
         raise ConfigError(f"{target} exists and is not the folder this would write; give another --out")
-    return _made_once(target, lambda folder: _write_hf(eight_bit_gguf(), folder), current=_is_current)
+    return made_once(target, lambda folder: _write_hf(eight_bit_gguf(), folder), current=_is_current)
 
 
 def base_weights(files: ModelFiles) -> str:
@@ -109,7 +109,7 @@ def transformers_folder(files: ModelFiles) -> str:
     key = hashlib.sha256(f"{base}\n{adapter}".encode()).hexdigest()[:16]
     target = cache_dir() / "joined" / f"{files.label}-{key}".replace("@", "-")
     links = _links(base, adapter)
-    return str(_made_once(target, lambda folder: _join(links, folder), current=lambda folder: links == _joined(folder)))
+    return str(made_once(target, lambda folder: _join(links, folder), current=lambda folder: links == _joined(folder)))
 
 
 def merged_folder(files: ModelFiles) -> str:
@@ -127,7 +127,7 @@ def merged_folder(files: ModelFiles) -> str:
     parts = [*which, *_small_files(base), *_small_files(adapter)]
     key = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     target = cache_dir() / "merged" / f"{files.label}-{key}"
-    return str(_made_once(target, lambda folder: _merge(base, adapter, dtype, folder), current=Path.is_dir))
+    return str(made_once(target, lambda folder: _merge(base, adapter, dtype, folder), current=Path.is_dir))
 
 
 def _base_folder(files: ModelFiles) -> Path:
@@ -197,7 +197,7 @@ def _manifest() -> dict[str, Any]:
     return {"format": _FORMAT, "model": EMBEDDED, "gguf_sha256": GGUF_SHA256}
 
 
-def _made_once(target: Path, fill: Callable[[Path], None], *, current: Callable[[Path], bool]) -> Path:
+def made_once(target: Path, fill: Callable[[Path], None], *, current: Callable[[Path], bool]) -> Path:
     """`target`, as `fill` writes it where it is not current: whole or not at all, by one process at a time.
 
     A second process reuses the folder and never replaces files in use.

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from steprag.config.sections import JudgeConfig, PolicyConfig
 from steprag.console.progress import say
-from steprag.errors import shortened
+from steprag.errors import DataError, shortened
 from steprag.extras import remedy
 from steprag.policy.budget import dollars
 from steprag.runs.run import Run, events_of
@@ -48,7 +48,9 @@ async def traced(work: Awaitable[Given], kind: str, name: str, seen: str = "", l
         return await work
     from opentelemetry.trace import StatusCode
 
-    with tracer.start_as_current_span(name, openinference_span_kind=kind, links=links, attributes=facts) as span:
+    # What an exception was raised from may quote what nobody cleaned of keys: its own words are the status.
+    told = {"links": links, "attributes": facts, "record_exception": False}
+    with tracer.start_as_current_span(name, openinference_span_kind=kind, **told) as span:
         if seen:
             span.set_input(seen)
         try:
@@ -56,10 +58,10 @@ async def traced(work: Awaitable[Given], kind: str, name: str, seen: str = "", l
         except asyncio.CancelledError:
             span.set_status(StatusCode.ERROR, "cancelled")
             raise
-        output, fault, told = _outcome(result)
+        output, fault, more = _outcome(result)
         if output is not None:
             span.set_output(output)
-        span.set_attributes(told)
+        span.set_attributes(more)
         span.set_status(StatusCode.ERROR if fault else StatusCode.OK, fault)
         return result
 
@@ -82,16 +84,21 @@ async def traced_question(
 
 
 async def traced_search(work: Awaitable[Given], query: str, tools: Collection[str]) -> Given:
-    """`traced`, for a search; of a tool, where the query names one of `tools`."""
-    name, _, rest = query.partition(":")
-    if name not in tools:
+    """`traced`, for a search; of a tool, where there are `tools`: a single one's name may be left out."""
+    if not tools:
         return await traced(work, "retriever", "search", query)
-    return await traced(work, "tool", name, query, **{"tool.name": name, "tool.parameters": rest.strip()})
+    name = query.partition(":")[0].strip()
+    name = name if name in tools else next(iter(tools))
+    return await traced(work, "tool", name, query, **{"tool.name": name})
 
 
 def earlier_traces(run: Run) -> dict[str, str]:
     """The last trace of each question that earlier starts of a run noted; none where no traces are asked for."""
-    rows = events_of(run.path / "metrics.jsonl") if _tracer() else ()
+    try:
+        rows = list(events_of(run.path / "metrics.jsonl")) if _tracer() else []
+    except DataError as error:  # no reason to end a run
+        say(f"traces: no links to earlier ones: {error}")
+        rows = []
     return {str(row.get("id")): str(row.get(PARENT)) for row in rows if row.get("event") == NOTED}
 
 

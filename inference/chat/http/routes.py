@@ -59,11 +59,11 @@ def create_chat_app(service: ChatService) -> FastAPI:
 
     @app.exception_handler(OSError)
     async def no_room(request: Request, error: OSError) -> Response:
-        return ApiError(503, "not_kept", f"the turn cannot be kept: {error.strerror}").reply()
+        return ApiError(503, "not_kept", f"this cannot be kept: {error.strerror}").reply()
 
     @app.exception_handler(JournalFull)
     async def journal_full(request: Request, error: JournalFull) -> Response:
-        return ApiError(503, "not_kept", "the disk has no room, or cannot be written; nothing has changed").reply()
+        return ApiError(503, "not_kept", "the disk has no room, or cannot be written; try again when it can").reply()
 
     return app
 

@@ -166,7 +166,7 @@ class Draw:
         return self
 
     def __next__(self) -> Question:
-        for path in iter(lambda: next((path for kind in self.wanted if (path := self._next(kind))), None), None):
+        while path := next(filter(None, map(self._next, self.wanted)), None):
             self.tried[path.id], question = path, Question(path.id, " → ".join(map(str, path.rows)), ("",))
             insort(self.asked, question, key=lambda one: one.id)
             if path.id not in self.known:
