@@ -116,7 +116,8 @@ def model_call(call: Call) -> Call:
 
         numbers = {key: value for key, value in more.items() if key in ("n", "seed")}
         said = {**config.model_dump(include=SAMPLED, exclude_none=True), **numbers}
-        facts = get_llm_attributes(model_name=self._model, invocation_parameters=said, input_messages=messages)
+        told: Any = messages  # their type has further keys, none of which has to be there
+        facts = get_llm_attributes(model_name=self._model, invocation_parameters=said, input_messages=told)
         asked = traced(_priced(work, config), "llm", self._model, messages[-1]["content"], **facts)
         return await (traced(asked, "evaluator", "judge") if isinstance(config, JudgeConfig) else asked)
 
