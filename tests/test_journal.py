@@ -300,6 +300,21 @@ def test_a_search_is_kept_of_a_question_that_no_call_was_made_for(tmp_path: Path
     assert retriever.searched == ["Lima"], "the second start has it from the journal"
 
 
+def test_a_page_that_changed_between_two_searches_is_replayed_as_each_found_it(tmp_path: Path) -> None:
+    class Changing(DictRetriever):
+        async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
+            return (Passage("https://page.example", "Lima", f"as of {query}", 0.5), Passage("other", "Peru", "A land."))
+
+    async def ask() -> list[tuple[Passage, ...]]:
+        async with Journal(tmp_path / JOURNAL) as journal:
+            asked = journal.question(QUESTIONS[0]).retriever(Changing())
+            return [await asked.search(query, 2) for query in ("May", "June", "May")]
+
+    first = asyncio.run(ask())
+    assert [found[0].text for found in first] == ["as of May", "as of June", "as of May"]
+    assert asyncio.run(ask()) == first
+
+
 def test_what_is_forgotten_leaves_no_passage_behind_that_others_did_not_find(tmp_path: Path) -> None:
     class Sourced(DictRetriever):
         async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:

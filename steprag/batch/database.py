@@ -54,7 +54,8 @@ _Row = (
 _REPLY = TypeAdapter(Annotated[list[_Row], Field(min_length=1)])
 _Used = tuple[_Count, _Count, _Count, _Count]
 _USAGE, _USAGES = TypeAdapter(_Used), TypeAdapter(list[_Used])
-_FOUND = TypeAdapter(list[tuple[StrictStr, float | None]])
+_FOUND = TypeAdapter(list[tuple[StrictStr, float | None] | tuple[StrictStr, float | None, StrictStr, StrictStr]])
+"""Id and score of each passage; its title and text where an earlier one of that id had others."""
 
 CallKey = tuple[str, str, int, int]
 """Role, state, seed, n."""
@@ -177,7 +178,9 @@ class KeptCalls:
             for text, top_k, row in self._db.rows(query, question_id)
         }
 
-    def _passage(self, passage_id: str, score: float | None) -> Passage:
+    def _passage(self, passage_id: str, score: float | None, *own: str) -> Passage:
+        if own:
+            return Passage(passage_id, *own, score)
         rows = self._db.rows("SELECT title, text FROM passages WHERE id = ?", passage_id)
         if not rows or not all(isinstance(value, str) for value in rows[0]):
             raise JournalError(f"{self.path}: passage {passage_id} is missing or no text; {_REMEDY}")

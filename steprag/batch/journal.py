@@ -126,13 +126,18 @@ class Journal(KeptCalls):
         self.spending.add(key[0], sample.usage, question_id)
 
     def searched(self, question_id: str, query: str, top_k: int, passages: tuple[Passage, ...]) -> None:
-        """A search has found these passages, best first; each passage's text is kept once in the file."""
-        rows = [(passage.id, passage.title, passage.text) for passage in passages]
-        found = json.dumps([[passage.id, passage.score] for passage in passages])
+        """A search has found these passages, best first; each passage's text is kept once in the file, and that of a
+        page that has changed since with the search.
+        """
+        found = list[list[str | float | None]]()
         with self._db.transaction():
-            for row in rows:
-                self._db.write("INSERT OR IGNORE INTO passages VALUES (?, ?, ?)", *row)
-            self._db.write("INSERT OR REPLACE INTO searches VALUES (?, ?, ?, ?)", question_id, query, top_k, found)
+            for one in passages:
+                words = one.title, one.text
+                self._db.write("INSERT OR IGNORE INTO passages VALUES (?, ?, ?)", one.id, *words)
+                (first,) = self._db.rows("SELECT title, text FROM passages WHERE id = ?", one.id)
+                found.append([one.id, one.score, *(() if first == words else words)])
+            row = question_id, query, top_k, json.dumps(found)
+            self._db.write("INSERT OR REPLACE INTO searches VALUES (?, ?, ?, ?)", *row)
 
     async def __aenter__(self) -> Journal:
         if self._sync_seconds:
