@@ -180,7 +180,7 @@ class KeptCalls:
 
     def _passage(self, passage_id: str, score: float | None, *own: str) -> Passage:
         if own:
-            return Passage(passage_id, *own, score)
+            return Passage(passage_id, own[0], own[1], score)
         rows = self._db.rows("SELECT title, text FROM passages WHERE id = ?", passage_id)
         if not rows or not all(isinstance(value, str) for value in rows[0]):
             raise JournalError(f"{self.path}: passage {passage_id} is missing or no text; {_REMEDY}")
