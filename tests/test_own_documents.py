@@ -152,6 +152,22 @@ COLUMNWISE = {
     "words at the edge, written upwards": (TURNED, "written upwards at the edge\nAnd text."),
     "lists in two columns": (lines("- a", "- b", "- c") + lines("- d", "- e", "- f", x=310),
                              "- a\n- b\n- c\n- d\n- e\n- f"),
+    "words parted at a line's end": (
+        lines("a well-known letter of inter-", "national law of Timor-", "Leste, in ISO 639-", "3, on USB-", "sticks,",
+              "well-", "known as an X-", "ray, in IMPOR-", "TANT words of I-", "Kiribati on e-", "mail."),
+        "a well-known letter of international law of Timor-Leste, in ISO 639-3, on USB-sticks, well-known as an X-ray,"
+        " in IMPORTANT words of I-Kiribati on e-mail."),
+    "numbers and letters that go on a sentence": (
+        lines("The hill stands far from the sea at some", "10 feet. It was found by men of the east in",
+              "1801. Its birds sing in winter and it has", "a population of rabbits that dig on about", "63.5 acres."),
+        "The hill stands far from the sea at some 10 feet. It was found by men of the east in 1801. Its birds sing in"
+        " winter and it has a population of rabbits that dig on about 63.5 acres."),
+    "items after a sentence, after items, and where there was room": (
+        lines("It says:", "1 Start in the month of June, on the", "10. of it", "2 End", "2.1 Very end")
+        + lines("Contents", "12 What follows is long", "14 The rest", top=600)
+        + lines("You take", "1. an egg", "2. salt", top=500),
+        "It says:\n1 Start in the month of June, on the 10. of it\n2 End\n2.1 Very end\n"
+        "Contents\n12 What follows is long\n14 The rest\nYou take\n1. an egg\n2. salt"),
 }  # fmt: skip
 
 
