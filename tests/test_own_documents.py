@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -152,6 +154,22 @@ COLUMNWISE = {
     "words at the edge, written upwards": (TURNED, "written upwards at the edge\nAnd text."),
     "lists in two columns": (lines("- a", "- b", "- c") + lines("- d", "- e", "- f", x=310),
                              "- a\n- b\n- c\n- d\n- e\n- f"),
+    "words parted at a line's end": (
+        lines("a well-known letter of inter-", "national law of Timor-", "Leste, in ISO 639-", "3, on USB-", "sticks,",
+              "well-", "known as an X-", "ray, in IMPOR-", "TANT words of I-", "Kiribati on e-", "mail."),
+        "a well-known letter of international law of Timor-Leste, in ISO 639-3, on USB-sticks, well-known as an X-ray,"
+        " in IMPORTANT words of I-Kiribati on e-mail."),
+    "numbers and letters that go on a sentence": (
+        lines("The hill stands far from the sea at some", "10 feet. It was found by men of the east in",
+              "1801. Its birds sing in winter and it has", "a population of rabbits that dig on about", "63.5 acres."),
+        "The hill stands far from the sea at some 10 feet. It was found by men of the east in 1801. Its birds sing in"
+        " winter and it has a population of rabbits that dig on about 63.5 acres."),
+    "items after a sentence, after items, and where there was room": (
+        lines("It says:", "1 Start in the month of June, on the", "10. of it", "2 End", "2.1 Very end")
+        + lines("Contents", "12 What follows is long", "14 The rest", top=600)
+        + lines("You take", "1. an egg", "2. salt", top=500),
+        "It says:\n1 Start in the month of June, on the 10. of it\n2 End\n2.1 Very end\n"
+        "Contents\n12 What follows is long\n14 The rest\nYou take\n1. an egg\n2. salt"),
 }  # fmt: skip
 
 
@@ -250,12 +268,14 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
         made.bind(os.path.relpath(folder / "socket.txt"))
     (folder / "picture.png").write_bytes(b"\x89PNG")
     (folder / ".hidden.txt").write_text("hidden")
+    (folder / "gone.txt").write_text("It is deleted after the folder was listed.")
     source = open_source(str(folder), DocumentsConfig(megabytes=1))
+    (folder / "gone.txt").unlink()
     found = [(Path(source.files[number]).name, item) for number, _, item in source.items()]
     kinds = {name: item.kind for name, item in found if isinstance(item, Problem)}
     expected = {name: kind for name, (_, kind) in TROUBLES.items()}
     expected |= {"loop": "link", "secret.txt": "link", r"caf\udce9.txt": "name", "zz.txt": "repeated"}
-    expected |= {"pipe.pdf": "type", "socket.txt": "type"}
+    expected |= {"pipe.pdf": "type", "socket.txt": "type", "gone.txt": "unreadable"}
     assert kinds == expected
     assert source.documents
     assert [one.path for one in source.documents.gave if one.bytes and not one.sha256] == ["huge.txt"], "not hashed"
@@ -263,7 +283,7 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
     taken = take_in(source, store, 0.0)
     said = capsys.readouterr().err
     assert (taken.rows, taken.skipped["type"], taken.skipped["scanned"]) == (2, 9, 1)
-    assert "index: documents: 30, of 10,003 pages; left out: blocks of navigation 1, repeated passages 1\n" in said
+    assert "index: documents: 31, of 10,003 pages; left out: blocks of navigation 1, repeated passages 1\n" in said
     assert "files of other types are not read: .png 1" in said
     assert "2 of 3 pages, from p. 2 on, are pictures without text" in (store / "skipped.jsonl").read_text()
     with pytest.raises(DataError, match="lines above say why no document gives any text"):
@@ -289,14 +309,33 @@ def test_damaged_parts_and_odd_names_are_this_documents_own(tmp_path: Path) -> N
     for name, (content, _) in STRANGE.items():
         (folder / name).write_bytes(content)
     os.symlink("/etc/passwd", os.fsencode(folder) + b"/caf\xe9.txt")
+    for shut in (folder / "shut.txt", folder / "shut"):
+        shut.write_text("Shut.") if shut.suffix else shut.mkdir()
+        shut.chmod(0)
     source = open_source(str(folder))
     found = [(Path(source.files[number]).name, item) for number, _, item in source.items()]
     kinds = {name: item.kind for name, item in found if isinstance(item, Problem)}
     assert kinds[r"caf\udce9.txt"] == "link"
     assert kinds["no-rootfile.epub"] == "torn"
+    if os.geteuid():  # root may read all
+        assert kinds["shut.txt"] == kinds["shut"] == "unreadable"
     assert "died" not in kinds.values()
     assert "Now 120 EUR 99 EUR." in [item.text for _, item in found if isinstance(item, Passage)]
     assert take_in(open_source(str(folder)), store, 0.0).skipped["link"] == 1
+
+
+def test_thousands_of_pages_and_of_empty_files_are_read_to_the_last(tmp_path: Path) -> None:
+    (docs := tmp_path / "docs").mkdir()
+    words = ["".join("abcdefghij"[int(digit)] for digit in str(number)) for number in range(5000)]
+    (docs / "long.pdf").write_bytes(pdf(*([(72, 700, 11, f"word {word}.")] for word in words)))
+    for number in range(3000):
+        (docs / f"{number:04}.txt").touch()
+    taken = take_in(open_source(str(docs)), tmp_path, 0.0)
+    assert taken.skipped == {"empty": 3000}
+    with PassageStore(tmp_path) as store:
+        passages = list(map(store.read, range(taken.rows)))
+    assert " ".join(one.text for one in passages).split() == " ".join(f"word {word}." for word in words).split()
+    assert passages[-1].title == "long.pdf, p. 4938"
 
 
 WORKER = """
@@ -326,25 +365,40 @@ def test_a_document_that_hangs_or_kills_its_reader_is_named(tmp_path: Path, monk
     assert said == ["/a.txt", "changed", "slow", "died", "died", "/z.txt"]
 
 
-KILLED = """
+BUILT = """
+import signal
 from pathlib import Path
 from indexes.commands.build import build_index
 from indexes.config import IndexConfig
 from indexes.corpora import documents
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 documents.WORKER, documents.usable_cores = Path("worker.py"), lambda: 1
 build_index("docs", Path("killed"), IndexConfig(encoder="none"))
 """
+REACHED = (
+    "open('reached', 'w'); asks = os.getppid(); [time.sleep(0.1) for _ in iter(lambda: os.getppid() == asks, False)]"
+)
 
 
-def test_a_build_that_was_killed_goes_on_with_what_it_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_a_build_that_was_ended_goes_on_with_what_it_read(
+    end: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(documents, "WORKER", worker := tmp_path / "worker.py")
     (docs := tmp_path / "docs").mkdir()
     for name in ("a", "b", "kills", "z"):
         (docs / f"{name}.txt").write_text(name)
-    worker.write_text(WORKER.replace("os._exit(9)", "time.sleep(1); os.kill(os.getppid(), 9)"))
+    worker.write_text(WORKER.replace("os._exit(9)", REACHED))
     root = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    assert subprocess.run([sys.executable, "-c", KILLED], env=root, check=False).returncode == -9
+    with subprocess.Popen([sys.executable, "-c", BUILT], env=root) as first:
+        while not Path("reached").exists():
+            assert first.poll() is None
+            time.sleep(0.1)
+        with pytest.raises(ConfigError, match="killed is being built by another process; wait for it or choose"):
+            build_index("docs", tmp_path / "killed", IndexConfig(encoder="none"))
+        first.send_signal(end)
+        assert first.wait() == -end
     (docs / "c.txt").write_text("c")
     for name, does in (("whole", "pass"), ("killed", "path = path.replace('a.txt', 'read anew').replace('b.txt', '')")):
         worker.write_text(WORKER.replace('if "kills.txt" in path: os._exit(9)', does))

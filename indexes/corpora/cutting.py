@@ -13,7 +13,7 @@ from steprag.errors import ConfigError, quoted
 from steprag.extras import code_hash, function_at
 from steprag.types import Passage
 
-FORM = 2
+FORM = 3
 """Of reading and cutting: another number reads every document anew."""
 MOST = WORDS * 5 // 4
 """Words of a passage, about: a longer section is cut into equal parts."""

@@ -16,9 +16,17 @@ from typing import Any
 EDGE = 3
 """Lines at the top and at the bottom of a page that may be its header and footer."""
 _BULLET = re.compile(r"([•▪●◦–*-]|\(?(\d[\d.]*|[a-z])[.)]?) ")
+_SURE_BULLET = re.compile(r"([•▪●◦–*-]|\(?(\d+|[a-z])\)|[1a]\.) ")
+"""As no sentence goes on."""
 _DOTTED = re.compile(r"(\. ?){4}")
 """As in a table of contents."""
+PARTED = "\x02"
+"""PDFium's mark of a hyphen at the end of a line."""
+_COMPOUND = re.compile(r"\w+(?:-\w+)+")
 _PARTED = re.compile(r"(\s*)(\S+)")
+_UNMARKED = re.compile(r"‐$|(?<=\d)-$")
+"""Hyphens at a line's end that PDFium does not mark."""
+_PARTED_WORD = re.compile(r"([\w-]*)\x02 ([\w-]*)")
 _ENDED = re.compile(r"[.!?:…。！？][\"'”’)\]]*$")
 
 
@@ -116,7 +124,7 @@ def _words(textpage: Any) -> Iterator[tuple[int, str, str, float, float, float, 
 
     text, box, count = textpage.raw, raw.FS_RECTF(), textpage.count_chars()
     place, ask = ctypes.byref(box), raw.FPDFText_GetLooseCharBox
-    chars = textpage.get_text_range().replace("\ufffe", "\x02")  # PDFium's mark of a parted word
+    chars = textpage.get_text_range().replace("\ufffe", PARTED)
     if len(chars) != count or "\ufffd" in chars:  # some letters have no text there
         chars = "".join(chr(raw.FPDFText_GetUnicode(text, index)) for index in range(count))
     for found in _PARTED.finditer(chars):
@@ -271,19 +279,50 @@ def _add_lines(lines: list[Line], out: Any) -> None:
         role = "r" if len(line.cells) > 1 else "h" if named else "p"
         if before is not None and role == was != "r" and _goes_on(before, line, role, out.blocks[-1][2]):
             _, page, said = out.blocks.pop()
-            text = said[:-1] + text if said.endswith("\x02") else f"{said} {text}"  # PDFium's mark of a parted word
-            out.blocks.append((role, page, text))
+            out.blocks.append((role, page, f"{said[:-2]}{_UNMARKED.sub(PARTED, said[-2:])} {text}"))
         else:
             out.add(role, line.page, text)
         before, was = line, role
-    out.blocks = [(role, page, text.replace("\x02", "-")) for role, page, text in out.blocks]
+    if any(PARTED in text for _, _, text in out.blocks):
+        out.blocks = [*_with_whole_words(out.blocks)]
+
+
+def _with_whole_words(blocks: list[tuple[str, int, str]]) -> Iterator[tuple[str, int, str]]:
+    """The blocks without hyphens where lines ended within a word. One stays beside a digit, beside a single letter,
+    where capitals begin or end there ("Timor-Leste", "USB-stick"), and in words that have it elsewhere in the file.
+    """
+    written = {word.lower() for _, _, text in blocks if "-" in text for word in _COMPOUND.findall(text)}
+
+    def joined(found: re.Match[str]) -> str:
+        left, right = found.groups()
+        last, first = left[-1:], right[:1]
+        capital = last.isupper() != first.isupper() or (last.isupper() and right[1:2].islower())
+        kept = capital or last.isdigit() or first.isdigit() or len(left) == 1
+        return f"{left}-{right}" if kept or f"{left}-{right}".lower() in written else left + right
+
+    for role, page, text in blocks:
+        yield role, page, _PARTED_WORD.sub(joined, text).replace(PARTED, "-") if PARTED in text else text
 
 
 def _goes_on(before: Line, line: Line, role: str, said: str) -> bool:
     """Whether a line belongs to the block of the line before."""
     gap = before.bottom - line.top
     near = line.page == before.page and -line.size < gap < 0.6 * line.size
-    if abs(line.size - before.size) > 0.1 * line.size or _BULLET.match(line.text):
+    if abs(line.size - before.size) > 0.1 * line.size or _begins_item(before, line, said):
         return False
     turned = line.page != before.page or gap < -line.size
     return near or (role == "p" and turned and not _ENDED.search(said))
+
+
+def _begins_item(before: Line, line: Line, said: str) -> bool:
+    """Whether a line is an item of a list. A number or letter may also go on a sentence ("about / 10 feet"), but not
+    where one has ended, where an item of its kind goes before, or where it had room on the line before.
+    """
+    mark, other = _BULLET.match(line.text), _BULLET.match(said)
+    if mark is None or _SURE_BULLET.match(line.text) or _ENDED.search(said):
+        return mark is not None
+    if other and (other[1][-1] in ".)") == (mark[1][-1] in ".)"):
+        return True
+    left, right, text = line.cells[0]
+    room = line.cells[-1][1] - before.cells[-1][1]
+    return line.page == before.page and room > (mark.end() + 1) * (right - left) / len(text)

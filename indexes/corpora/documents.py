@@ -17,12 +17,12 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple, overload
+from typing import Literal, NamedTuple
 
 from pydantic import Field, TypeAdapter
 
@@ -73,7 +73,7 @@ class Documents:
 
     def __init__(self, corpus: Path, config: DocumentsConfig, known: Path | None = None) -> None:
         """Raises ModuleNotFoundError where a package is missing that one of the files is read with."""
-        self._root, self._config, self._known = corpus if corpus.is_dir() else corpus.parent, config, known
+        self.root, self._config, self._known = corpus if corpus.is_dir() else corpus.parent, config, known
         self._cut, self._form = (cut, FORM) if config.chunker is None else own_chunker(config.chunker)
         self.others, self._workers = Counter[str](), threading.local()
         self._troubles: dict[str, Trouble] = {}
@@ -92,7 +92,7 @@ class Documents:
         while folders:
             folder = folders.pop()
             try:
-                with os.scandir(self._root / folder) as entries:
+                with os.scandir(self.root / folder) as entries:
                     for entry in entries:
                         path, trouble = f"{folder}{entry.name}", None
                         if entry.name.startswith((".", "~$")):
@@ -120,11 +120,6 @@ class Documents:
         return path
 
     @property
-    def files(self) -> Sequence[str]:
-        """Paths of all documents, in the order of `items`."""
-        return _Paths(self._root, self.paths)
-
-    @property
     def identity(self) -> str:
         """SHA-256 over names and contents, bounds and form. A file that has kept its size and times is not hashed."""
         return self._looked[0]
@@ -145,7 +140,7 @@ class Documents:
         return whole.hexdigest(), looked
 
     def _look(self, one: Document, before: Document | None) -> None:
-        path = self._root / one.path
+        path = self.root / one.path
         try:
             _measure(one, path)
             if not one.bytes:
@@ -231,7 +226,7 @@ class Documents:
 
     def _read(self, one: Document, workers: list[BoundedProcess]) -> list[Passage]:
         """A document's passages, by the worker of this thread."""
-        path = self._root / one.path
+        path = self.root / one.path
         if not hasattr(self._workers, "own"):
             bounds = str(self._config.memory_mb), str(int(self._config.seconds + START_SECONDS) + 1)
             command = (sys.executable, "-I", "-X", "utf8", str(WORKER), *bounds)
@@ -283,25 +278,6 @@ def read_document(path: Path, config: DocumentsConfig) -> tuple[Document, list[P
     documents = Documents(path, config)
     passages = [value for _, _, value in documents.items() if isinstance(value, Passage)]
     return next(iter(documents.gave)), passages
-
-
-class _Paths(Sequence[str]):
-    """Paths below a root, made when they are asked for."""
-
-    def __init__(self, root: Path, paths: list[str]) -> None:
-        self._root, self._paths = root, paths
-
-    def __len__(self) -> int:
-        return len(self._paths)
-
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[str]: ...
-    def __getitem__(self, at: int | slice) -> str | list[str]:
-        if isinstance(at, slice):
-            return [str(self._root / path) for path in self._paths[at]]
-        return str(self._root / self._paths[at])
 
 
 def _measure(one: Document, path: Path) -> None:

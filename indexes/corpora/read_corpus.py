@@ -106,7 +106,7 @@ def take_in(source: Source, folder: Path, max_skipped: float, *, keep_empty: boo
     skipping.show()
     if not rows:
         remedy = "the lines above say why no document gives any text" if source.documents else FORMAT
-        raise DataError(source.files[0], "holds no passages", remedy=remedy)
+        raise DataError(source.name, "holds no passages", remedy=remedy)
     if not skipping.counts:
         (folder / SKIPPED).unlink()
     return Intake(rows, dict(skipping.counts))

@@ -49,7 +49,8 @@ Item = tuple[int, int, Passage | Problem]
 class Source:
     """A corpus that can be read any number of times, always in the same order.
 
-    `files` name the places of problems; `identity` is a SHA-256 over the content (of a hub data set: over its commit).
+    `files` name the places of problems (of documents: below `documents.root`); `identity` is a SHA-256 over the content
+    (of a hub data set: over its commit).
     """
 
     name: str
@@ -62,7 +63,7 @@ class Source:
     def place(self, file: int, line: int) -> str:
         """An item's place as messages name it: FILE:LINE, lines from 1; of documents FILE, or FILE, p. PAGE."""
         if self.documents:
-            return self.files[file] + (f", p. {line}" if line else "")
+            return f"{self.documents.root / self.files[file]}{f', p. {line}' if line else ''}"
         return f"{self.files[file]}:{line}"
 
 
@@ -117,7 +118,7 @@ def _documents(path: Path, config: DocumentsConfig, known: Path | None) -> Sourc
         for number, page, value in found.items():
             yield number, page, value if isinstance(value, Passage) else Problem(value[0], value[2])
 
-    return Source(str(path.absolute()), found.files, lambda: found.identity, items, found)
+    return Source(str(path.absolute()), found.paths, lambda: found.identity, items, found)
 
 
 def _tell_beside(folder: Path, read: list[Path]) -> None:
