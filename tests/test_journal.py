@@ -337,6 +337,19 @@ def test_what_is_forgotten_leaves_no_passage_behind_that_others_did_not_find(tmp
         assert {key for (key,) in db.execute("SELECT id FROM passages")} == {"shared", f"of {QUESTIONS[1].id}"}
 
 
+def test_no_byte_of_what_is_forgotten_stays_where_pages_were_split(tmp_path: Path) -> None:
+    names, draw = [f"secret{number:04d}" for number in range(1000)], random.Random(1)
+    asked = [replace(QUESTIONS[0], id=f"{draw.getrandbits(64):016x}") for _ in names]
+    journal = Journal(tmp_path / JOURNAL)
+    for question, name in zip(asked, names, strict=True):
+        journal.question(question)
+        journal.searched(question.id, f"{name} {'x' * draw.randrange(200)}", 1, ())
+    journal.forget([question.id for question in asked[::2]])
+    held = b"".join(file.read_bytes() for file in tmp_path.iterdir())
+    assert {name for name in names if name.encode() in held} == {*names[1::2]}
+    journal.close()
+
+
 def test_a_deletion_that_fails_leaves_the_file_as_it_was_and_open_to_writes(tmp_path: Path) -> None:
     first, second, third = QUESTIONS[:3]
 

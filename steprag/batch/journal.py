@@ -96,18 +96,19 @@ class Journal(KeptCalls):
     def forget(self, question_ids: Collection[str]) -> None:
         """Takes questions out of the file, with their calls, their searches, and the passages that no other found.
 
-        What is deleted is overwritten in the file and gone from its log. All or nothing; one look at all searches.
+        No byte of what is deleted stays in the file or its log: the file is written anew, since SQLite's secure_delete
+        leaves copies where pages were split. All or nothing; takes a look at all searches and room for the file again.
         """
         gone = json.dumps([*question_ids])
         ours = "(SELECT value FROM json_each(?1))"
         found = "SELECT json_extract(value, '$[0]') FROM searches, json_each(found) WHERE question"
         alone = f"DELETE FROM passages WHERE id IN ({found} IN {ours}) AND id NOT IN ({found} NOT IN {ours})"
-        self._db.write("PRAGMA secure_delete = ON")
         with self._db.transaction():
             self._db.write(alone, gone)
             for column in ("calls.question", "searches.question", "lost.question", "questions.id"):
                 table, _, name = column.partition(".")
                 self._db.write(f"DELETE FROM {table} WHERE {name} IN {ours}", gone)
+        self._db.write("VACUUM")
         self._db.rows("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def sent(self, question_id: str, key: CallKey) -> None:
