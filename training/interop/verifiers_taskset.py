@@ -15,6 +15,8 @@ import verifiers.v1 as vf
 from openai import AsyncOpenAI
 from pydantic import PositiveInt
 
+__all__ = ["StepragHarness", "StepragTaskset"]
+
 
 class StepragTasks(vf.TasksetConfig):
     """Where the world listens, and how many of its questions are played, from the first."""
@@ -24,17 +26,15 @@ class StepragTasks(vf.TasksetConfig):
 
 
 class StepragQuestion(vf.TaskData):
-    """A question by its place in the world's file; the world tells its text."""
+    """A question by its place (`idx`) in the world's file; the world tells its text."""
 
     base_url: str
-    seed: int
 
 
 class StepragTaskset(vf.Taskset[vf.Task[StepragQuestion], StepragTasks]):
     def load(self) -> Iterator[vf.Task[StepragQuestion]]:
-        for seed in range(self.config.questions):
-            data = StepragQuestion(name=f"question {seed}", prompt="", base_url=self.config.base_url, seed=seed)
-            yield vf.Task[StepragQuestion](data, self.config.task)
+        data = StepragQuestion(prompt="", base_url=self.config.base_url)
+        return (vf.Task[StepragQuestion](data, self.config.task) for _ in range(self.config.questions))
 
 
 class StepragHarness(vf.Harness[vf.HarnessConfig]):
@@ -50,7 +50,7 @@ class StepragHarness(vf.Harness[vf.HarnessConfig]):
             aiohttp.ClientSession(data.base_url) as session,
             session.ws_connect("/ws") as world,
         ):
-            seen, total = await told(world, "reset", seed=data.seed), 0.0
+            seen, total = await told(world, "reset", seed=data.idx), 0.0
             while not seen["done"]:
                 messages = seen["observation"]["messages"]
                 reply = await model.chat.completions.create(model=ctx.model, messages=messages)
@@ -67,17 +67,3 @@ async def told(world: aiohttp.ClientWebSocketResponse, kind: str, **data: Any) -
     if reply["type"] == "error":
         raise RuntimeError(f"steprag environment: {reply['data']['message']}")
     return reply["data"]
-
-
-class StepragSeat(vf.EnvConfig):
-    """The policy; no program runs, so that it needs no box elsewhere (verifiers' default)."""
-
-    agent: vf.AgentConfig = vf.AgentConfig(runtime=vf.SubprocessConfig())
-
-
-class StepragEnv(vf.Env[StepragSeat]):
-    async def run(self, task: vf.Task, agents: Any) -> None:
-        await agents.agent.run(task)
-
-
-__all__ = ["StepragEnv", "StepragHarness", "StepragTaskset"]
