@@ -304,7 +304,7 @@ def test_a_folder_becomes_an_agent_with_a_report(
     def reply(request: dict[str, Any]) -> tuple[int, object]:
         return (503, {}) if len(policy.asked) >= answered else chat_reply(policy)(request)
 
-    really, policy, answered = stages.run, FaultyPolicy(faults=0), 60
+    really, policy, answered = stages.run, FaultyPolicy(faults=0), 44
     monkeypatch.setattr(stages, "run", run)
     recipe = tmp_path / "few.yaml"
     recipe.write_text("search: {rollouts: 4, extra: 0, hopeless: null}\n")
@@ -324,7 +324,7 @@ def test_a_folder_becomes_an_agent_with_a_report(
         assert "adapt: likely for each question: " in plan
         assert main([*argv, "--budget.calls", "20"]) == 4
         assert len(policy.asked) <= 20
-        assert main([*argv, "--policy.retries", "0"]) == 2
+        assert main([*argv, "--policy.retries", "0"]) == 1
         assert "what fails twice is left out" in capsys.readouterr().err
         assert typed[-1][0] == "adapt"  # nothing is built from a part of the questions
         typed.clear()
