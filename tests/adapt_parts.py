@@ -36,24 +36,7 @@ Nothing else."""
 """Orders in a sentence, over paragraphs, over the cells of a table, and in a heading."""
 _SHOWN = re.compile(r"^Passage \d+ \((.*?)\): (.*?)\n$", re.MULTILINE)
 _LEAD = re.compile(r"leads to the next one by the name: (.*)$", re.MULTILINE)
-_PARTS = (
-    "bal",
-    "dor",
-    "fen",
-    "gim",
-    "hul",
-    "kar",
-    "lom",
-    "mir",
-    "nev",
-    "ost",
-    "pel",
-    "ruk",
-    "sil",
-    "tan",
-    "vos",
-    "zel",
-)
+_PARTS = re.findall("...", "baldorfengimhulkarlommirnevostpelruksiltanvoszel")
 
 
 def name(number: int) -> str:
@@ -94,10 +77,8 @@ def _step(prompt: str, draw: int) -> str:
 
 def _parts_of(prompt: str) -> list[str]:
     """Lines that look as a passage, and the question."""
-    return [line.partition(": ")[2].split(". ")[0] for line in prompt.split("\n") if ".md, " in line] + [
-        "nothing",
-        "no",
-    ]
+    lines = [line.partition(": ")[2].split(". ")[0] for line in prompt.split("\n") if ".md, " in line]
+    return [*lines, "nothing", "no"]
 
 
 @dataclass
@@ -143,9 +124,8 @@ class FaultyPolicy:
         values |= {"question": draft.question, "answer": draft.answer}
         last = f"answer_{len(draft.hops)}"
         if fault == "wrong":  # something else that the passage says
-            other = next(
-                word for word in re.findall(r"[A-Z]\w+|\d[\d,]+", passages[-1].text) if word not in draft.answer
-            )
+            words = re.findall(r"[A-Z]\w+|\d[\d,]+", passages[-1].text)
+            other = next(word for word in words if word not in draft.answer)
             values |= {"answer": other, last: other}
         elif fault == "made up":
             values |= {"answer": "Gondor", last: "Gondor"}
@@ -154,7 +134,6 @@ class FaultyPolicy:
         elif fault == "spare":  # the last hop alone
             values["question"] = draft.hops[-1].question
         self.planted[values["question"]] = fault
-        self.drafts[values["question"]] = Draft(
-            values["question"], values["answer"], draft.hops if fault != "spare" else draft.hops[-1:]
-        )
+        hops = draft.hops if fault != "spare" else draft.hops[-1:]
+        self.drafts[values["question"]] = Draft(values["question"], values["answer"], hops)
         return values

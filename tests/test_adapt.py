@@ -173,24 +173,50 @@ def test_what_passes_decides_which_paths_are_tried_and_not_who_is_quicker() -> N
     assert all(tried(at_once, seed) == one_by_one for at_once in (2, 8, 200) for seed in range(5))
 
 
-def test_a_killed_run_goes_on_and_pays_nothing_twice(index: Path, tmp_path: Path) -> None:
+STARTED = "import signal; signal.signal(2, signal.default_int_handler); from steprag.cli import main; exit(main())"
+"""A process that Ctrl-C reaches, also where it was begun in the background."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(index: Path) -> tuple[Path, int]:
+    """A run folder of `asked`, and its calls."""
+    policy, out = FaultyPolicy(), index.parent / "whole"
+    with serve(chat_reply(policy)) as endpoint:
+        assert main(asked(endpoint, index, out)) == 0
+    return out, len(policy.asked)
+
+
+@pytest.mark.parametrize(("fault", "ends"), [
+    (signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130), (1000, 3),  # so many calls fail
+])  # fmt: skip
+def test_a_disturbed_run_goes_on_to_the_same_bytes_and_pays_nothing_twice(
+    fault: signal.Signals | int, ends: int, index: Path, undisturbed: tuple[Path, int], tmp_path: Path
+) -> None:
+    (whole, calls), policy, failed = undisturbed, FaultyPolicy(), list[int]()
+
     def reply(request: dict[str, Any]) -> tuple[int, object]:
-        if len(policy.asked) == 25:
-            os.kill(running.pid, signal.SIGKILL)
+        at = len(policy.asked) + len(failed)
+        if isinstance(fault, signal.Signals):
+            if at == 60:
+                os.kill(running.pid, fault)
+        elif 60 <= at < 60 + fault and running.poll() is None:
+            failed.append(at)
+            return 503, {}
         return chat_reply(policy)(request)
 
-    policy = FaultyPolicy()
     with serve(reply) as endpoint:
-        argv = asked(endpoint, index, tmp_path / "killed")
-        running = subprocess.Popen([sys.executable, "-m", "steprag.cli", *argv], cwd=Path(__file__).parent.parent)
-        assert running.wait() == -signal.SIGKILL
+        argv = asked(endpoint, index, tmp_path / "q")
+        running = subprocess.Popen([sys.executable, "-c", STARTED, *argv], cwd=Path(__file__).parent.parent)
+        assert running.wait() == ends
+        if failed:
+            assert read_json(tmp_path / "q/gates.json")["paths"] <= read_json(whole / "gates.json")["paths"]
         assert main(argv) == 0
         paid = len(policy.asked)
         assert main(argv) == 0  # nothing is left to ask
-        assert main(asked(endpoint, index, tmp_path / "whole")) == 0
-    assert len(policy.asked) - paid <= paid <= len(policy.asked) - paid + 4  # four were in flight
+    assert len(policy.asked) == paid
+    assert calls <= paid <= calls + 4 * (fault is signal.SIGKILL)  # four were in flight
     for name in ("made.jsonl", "train.jsonl", "test.jsonl", "train.passages.jsonl"):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        assert (tmp_path / "q" / name).read_bytes() == (whole / name).read_bytes()
 
 
 READABLE = "the passages gave no question, or the reply could not be read"
@@ -224,6 +250,9 @@ def test_a_provider_that_talks_refuses_or_fails_is_counted_and_gone_on_from(
         assert told["paths"] == told["failed"] + sum(told["gates"].values()) + sum(told["passed"].values())
         if "failed" in said:
             assert told["failed"] == told["paths"] > 0
+            assert main(argv) == code  # a request that fails in two starts, or is refused, leaves its path out
+            again = read_json(tmp_path / "q/gates.json")["paths"]
+            assert (told["paths"] == 6 < again) if spoilt is None else (told["paths"] == again)
             well = True
             assert main(argv) == 0
             assert read_json(tmp_path / "q/gates.json")["passed"] == {"train": 4, "test": 2}
@@ -272,7 +301,10 @@ def test_a_folder_becomes_an_agent_with_a_report(
             argv = ["infer", *(word for two in kept for word in two), *by]
         return really(argv)
 
-    really, policy = stages.run, FaultyPolicy(faults=0)
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        return (503, {}) if len(policy.asked) >= answered else chat_reply(policy)(request)
+
+    really, policy, answered = stages.run, FaultyPolicy(faults=0), 44
     monkeypatch.setattr(stages, "run", run)
     recipe = tmp_path / "few.yaml"
     recipe.write_text("search: {rollouts: 4, extra: 0, hopeless: null}\n")
@@ -280,7 +312,7 @@ def test_a_folder_becomes_an_agent_with_a_report(
     for kind in ("sft", "dpo"):
         steps = "threads: 1, max_steps: 2, batch_size: 2, warmup: 0, max_length: 4096, lora: {rank: 4}"
         (tmp_path / f"{kind}.yaml").write_text(f"{{stage: {kind}, model: {tiny}, {steps}}}")
-    with serve(chat_reply(policy)) as endpoint:
+    with serve(reply) as endpoint:
         by = ["--policy.base_url", endpoint.url, "--policy.model", "double", "--policy.engine", "openai"]
         argv = ["adapt", str(docs), "--out", str(out), *by, "--encoder", "none", "--trees", str(recipe), "--hops", "2",
                 "--questions", "6", "--dev", "0", "--test", "3", "--episode.depth", "4",
@@ -292,7 +324,11 @@ def test_a_folder_becomes_an_agent_with_a_report(
         assert "adapt: likely for each question: " in plan
         assert main([*argv, "--budget.calls", "20"]) == 4
         assert len(policy.asked) <= 20
+        assert main([*argv, "--policy.retries", "0"]) == 1
+        assert "what fails twice is left out" in capsys.readouterr().err
+        assert typed[-1][0] == "adapt"  # nothing is built from a part of the questions
         typed.clear()
+        answered = 10_000
         assert main(argv) == 0
         calls, done = len(endpoint.requests), len(typed)
         asked = read_json(out / "questions/gates.json")["usage"]["calls"]

@@ -246,24 +246,26 @@ def test_the_times_of_interrupted_stages_are_added_up(
     assert read_json(tmp_path / "stages.json") == {"x": {"times": [[0, 7], [14, 21]], "done": True, "command": typed}}
 
 
-@pytest.mark.parametrize(("limits", "cut", "begun"), [
-    ((1, 1, 2), None, ["1", "2"]),  # others were built from it: the same command does not begin it again
-    ((1, 2, 2, 2), 2, ["1", "2", "2"]),  # begun again and cut off, it is not finished
+@pytest.mark.parametrize(("command", "limits", "cut", "begun"), [
+    ("generate", (1, 1, 2), None, ["1", "2"]),  # others were built from it: the same command does not begin it again
+    ("generate", (1, 2, 2, 2), 2, ["1", "2", "2"]),  # begun again and cut off, it is not finished
+    ("adapt questions", (1, 1, 2), None, ["1", "1", "2"]),  # nothing is built from a part of the questions
 ])  # fmt: skip
 def test_a_search_is_begun_again_by_another_command_or_where_it_was_cut_off(
-    limits: tuple[int, ...], cut: int | None, begun: list[str], tmp_path: Path, commands: Commands
+    command: str, limits: tuple[int, ...], cut: int | None, begun: list[str], tmp_path: Path, commands: Commands
 ) -> None:
     ran: list[str] = []
 
     def run(argv: list[str]) -> int:
-        ran.append(argv[2])
+        ran.append(argv[argv.index("--limit") + 1])
         return 1 if len(ran) == cut else PART_DONE
 
     commands(run)
     (tmp_path / "x").mkdir()
+    write_json(tmp_path / "x/manifest.json", {"status": "partial"})
     for limit in limits:
         with suppress(StepragError):
-            Pipeline(tmp_path).run(stage(tmp_path / "x", "generate", limit=limit))
+            Pipeline(tmp_path).run(stage(tmp_path / "x", command, limit=limit))
     assert ran == begun
 
 

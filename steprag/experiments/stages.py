@@ -35,8 +35,8 @@ PINNED = hasattr(os, "sched_setaffinity")
 
 _BUDGET = re.compile(r" --budget\.\S+ \S+")
 """Part of a command that decides no result."""
-KEPT = ("generate", "adapt questions")
-"""Commands whose failures are not tried again once a pipeline went on from what they left."""
+KEPT = {"generate": ("partial",), "adapt questions": ()}
+"""Commands whose failures are not tried again, as a pipeline went on from what a run with such a status left."""
 
 
 @dataclass(frozen=True)
@@ -136,13 +136,14 @@ class Pipeline:
     def run(self, stage: Stage, cores: Sequence[int] = ()) -> None:
         """Runs a stage in this process, or on `cores` in one of its own; a finished stage says so by itself.
 
-        A search, or the making of questions, that has ended is not begun again by the same command, although some
-        failed: later stages were built from what it left. Raises StepragError where the stage fails.
+        A search that has ended, or the making of questions that has ended well, is not begun again by the same command,
+        although some failed: later stages were built from what it left. Raises StepragError where the stage fails.
         """
         there = is_done(stage.out)
         old = self.stages.get(stage.out.name, {"times": None if there else [], "done": there, "command": stage.typed})
         done = old["done"] and _BUDGET.sub("", old["command"]) == _BUDGET.sub("", stage.typed)  # not another's end
-        if done and stage.out.name in self.stages and stage.command in KEPT and stage.out.is_dir():
+        kept = stage.command in KEPT and is_done(stage.out, *KEPT[stage.command])
+        if done and kept and stage.out.name in self.stages:
             return
         entry, start = {**old, "done": done, "command": stage.typed}, time.time()
         try:

@@ -216,9 +216,9 @@ def has_ended(manifest: dict[str, Any], outcomes: int) -> bool:
     return manifest.get("status") in ("done", "partial")
 
 
-def is_done(path: Path) -> bool:
-    """Whether a run folder is there and its run has ended well."""
-    return (path / "manifest.json").is_file() and read_manifest(path).get("status") == "done"
+def is_done(path: Path, *also: str) -> bool:
+    """Whether a run folder is there and its run has ended well, or with a status that is `also` good enough."""
+    return (path / "manifest.json").is_file() and read_manifest(path).get("status") in ("done", *also)
 
 
 def add_overwrite_option(parser: argparse.ArgumentParser) -> None:

@@ -26,7 +26,7 @@ from steprag.config.sections import EpisodeConfig, PolicyConfig, Section
 from steprag.console.progress import say
 from steprag.engines.models import EMBEDDED
 from steprag.engines.threads import spin_briefly
-from steprag.errors import PART_DONE, BudgetReached
+from steprag.errors import PART_DONE, BudgetReached, StepragError
 from steprag.experiments.adapt.questions import TRAINED, QuestionsConfig
 from steprag.experiments.adapt.report import write_report
 from steprag.experiments.contenders import SOUND
@@ -111,8 +111,8 @@ class Adaptation:
 
     @property
     def failed(self) -> bool:
-        """Whether requests for questions or trees failed, which may succeed another time."""
-        return any(read_manifest(self.out / name).get("status") == "partial" for name in ("questions", "trees"))
+        """Whether requests for trees failed, which may succeed another time."""
+        return read_manifest(self.out / "trees").get("status") == "partial"
 
     @property
     def kinds(self) -> list[str]:
@@ -127,6 +127,9 @@ class Adaptation:
         asked = options_of(config, within=QuestionsConfig.model_fields.keys() - {"budget"})
         run(stage(out / "index", *built, corpus=self.folder))
         run(stage(out / "questions", "adapt questions", *asked, *self._left({}), index=out / "index"))
+        if read_manifest(out / "questions").get("status") == "partial":
+            raise StepragError(f"requests for questions failed: {out / 'questions/failures.jsonl'} says why; run the "
+                               "command again: what fails twice is left out")  # fmt: skip
         run(stage(out / "index-train", *built, corpus=out / "questions" / TRAINED))  # no document that is tested on
         recipe = ("--config", self.recipe) if self.recipe else ()
         policy = (*options_of(config.policy, "policy."), *options_of(config.prompt, "prompt."))
@@ -151,9 +154,7 @@ class Adaptation:
     def _search(self) -> dict[str, Any]:
         """What recipe and options say of the search."""
         said = _recipe("generation", self.recipe) if self.recipe else {}
-        given = {
-            name: getattr(self.config, name).model_dump(exclude_unset=True) for name in ("policy", "prompt", "episode")
-        }
+        given = self.config.model_dump(include={"policy", "prompt", "episode"}, exclude_unset=True)
         return {**said, **{name: {**said.get(name, {}), **keys} for name, keys in given.items()}}
 
     def _playing(self) -> list[str]:

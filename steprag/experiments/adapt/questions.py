@@ -25,24 +25,15 @@ from indexes.rows.passage_store import PassageStore
 from inference.config import GreedyConfig
 from steprag.agent.retriever import Retriever
 from steprag.batch.results import Results
-from steprag.batch.worklist import ask_each, model_asked, run_calmly
+from steprag.batch.worklist import ask_each, failures_in, model_asked, run_calmly
 from steprag.config.load import PASSAGES, StageConfig, add_options, config_from, index_of, parse_arguments
 from steprag.config.sections import Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import Progress
 from steprag.engines.models import EMBEDDED
-from steprag.errors import PART_DONE, ConfigError
+from steprag.errors import PART_DONE, ConfigError, ContentFiltered, RequestError
+from steprag.experiments.adapt import writers
 from steprag.experiments.adapt.gates import FOUND, GATES, MADE, MadeQuestion, QuestionWriter, make, runs_of
 from steprag.experiments.adapt.passages import SPLITS, PassageGraph, PassagePath
-from steprag.experiments.adapt.writers import (
-    MOST_HOPS,
-    PROMPTS,
-    DraftFormat,
-    PolicyWriter,
-    TemplateWriter,
-    calls_of,
-    several,
-    use_of,
-)
 from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy
 from steprag.records.jsonl import existing, file_hash, read_records, write_json, write_records
@@ -81,7 +72,7 @@ class QuestionsConfig(StageConfig):
     questions: Positive = Field(default=200, description="questions to train on")
     dev: int = Field(default=20, ge=0, description="questions to choose by, of documents of their own")
     test: Positive = Field(default=100, description="questions to test on, of documents never trained on")
-    hops: int = Field(default=3, ge=1, le=MOST_HOPS, description="passages that a question leads through at most")
+    hops: int = Field(3, ge=1, le=writers.MOST_HOPS, description="passages that a question leads through at most")
     tries: Positive = Field(default=4, description="paths that are tried for a question at most")
     seed: int = Field(default=0, description="draws splits and paths")
 
@@ -106,7 +97,7 @@ class QuestionsConfig(StageConfig):
         if not self.by_policy:
             return Usage()
         times, found, reply = (2 * self.tries, FOUND, self.policy.max_tokens) if most else LIKELY
-        uses = [(use_of(hops, hops * found, reply), times * count) for (_, hops), count in self.quotas().items()]
+        uses = [(writers.use_of(hops, hops * found, reply), times * n) for (_, hops), n in self.quotas().items()]
         return Usage(*(round(sum(getattr(use, key) * count for use, count in uses)) for key in vars(Usage())))
 
 
@@ -131,7 +122,7 @@ async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dic
     existing(index / PASSAGES, "passages of the index folder")
     keys = {"questions", "dev", "test", "hops", "seed"}  # more tries go on from those that are made
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
-        identity: dict[str, Any] = {"index": retriever.fingerprint, "prompt": {"hash": file_hash(PROMPTS)[:16]}}
+        identity: dict[str, Any] = {"index": retriever.fingerprint, "prompt": {"hash": file_hash(writers.PROMPTS)[:16]}}
         identity |= {**config.model_dump(include=keys), "writer": "policy" if config.by_policy else "templates"}
         identity |= {"policy": model_asked(config.policy)} if config.by_policy else {}
         with open_run(out, "questions", identity=identity, config=config.model_dump()) as run:
@@ -144,12 +135,13 @@ async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dic
 
 
 @dataclass
-class Draw:
+class Draw(Iterator[Question]):
     """An iterator over the paths to make questions of, as questions in `asked`; what `tell` is told may give it more.
 
     Of each kind ("train-2": split and hops) as many are tried, in their order, as give the questions `wanted`. What
     passes decides which those are, not who is quicker: a path is tried where too few passed of all before it, or would
-    pass if the last few (a half of `wanted`, a quarter, …) did like those before. `known`: whether a made one passed.
+    pass if the last few (a half of `wanted`, a quarter, …) did like those before. Kinds take turns, the longest most
+    often, so that all end together: at an end few paths are left to try at once. `known`: whether a made one passed.
     """
 
     wanted: Mapping[str, int]
@@ -162,11 +154,11 @@ class Draw:
         self._ended: dict[str, list[bool | None]] = {kind: [] for kind in self.wanted}
         self._passed = {kind: [0] for kind in self.wanted}  # [n]: of the first n, as far as all of these have ended
 
-    def __iter__(self) -> Draw:
-        return self
-
     def __next__(self) -> Question:
-        while path := next(filter(None, map(self._next, self.wanted)), None):
+        def share(kind: str) -> float:
+            return len(self._ended[kind]) / max(1, self.wanted[kind]) / int(kind.rpartition("-")[2])
+
+        while path := next(filter(None, map(self._next, sorted(self.wanted, key=share))), None):
             self.tried[path.id], question = path, Question(path.id, " → ".join(map(str, path.rows)), ("",))
             insort(self.asked, question, key=lambda one: one.id)
             if path.id not in self.known:
@@ -183,6 +175,11 @@ class Draw:
         if path := next(self.paths[kind], None):
             self._ended[kind].append(None)
         return path
+
+    @property
+    def open(self) -> bool:
+        """Whether of some path nothing was told: which further ones are tried is not known yet."""
+        return any(None in ended for ended in self._ended.values())
 
     def tell(self, path_id: str, passed: bool) -> None:
         """What became of a path."""
@@ -219,24 +216,25 @@ class QuestionMaker:
 
     async def make(self) -> None:
         """Makes a question of each path. Raises BudgetReached."""
-        draw = self.draw
+        draw, failed_before = self.draw, failures_in(self.run.path)
 
         async def written(question: Question, policy: Policy) -> MadeQuestion:
-            passed = False  # also where a request fails
             try:
-                made = await self._one(draw.tried[question.id], PolicyWriter(policy))
-                passed = not made.gate
-                return made
-            finally:
-                draw.tell(question.id, passed)
+                made = await self._one(draw.tried[question.id], writers.PolicyWriter(policy))
+            except RequestError as error:  # a provider's fault draws no further path in place of this one
+                if isinstance(error, ContentFiltered) or question.id in failed_before:
+                    draw.tell(question.id, False)
+                raise
+            draw.tell(question.id, not made.gate)
+            return made
 
         if self.config.by_policy:
             next(draw, None)  # without one no engine is opened
             await ask_each(self.run, draw.asked, self.results, written, role="policy", model=self.config.policy,
-                           replies=DraftFormat(), budget=self.config.budget, most=2 * calls_of(self.config.hops),
-                           more=draw)  # fmt: skip
+                           replies=writers.DraftFormat(), budget=self.config.budget,
+                           most=2 * writers.calls_of(self.config.hops), more=draw)  # fmt: skip
         else:
-            writer = TemplateWriter(several(map(self.store.read, range(len(self.store)))))
+            writer = writers.TemplateWriter(writers.several(map(self.store.read, range(len(self.store)))))
             with self.results.appending() as keep, Progress("questions", None, "paths") as bar:
                 for question in draw:
                     keep(made := await self._one(draw.tried[question.id], writer))
@@ -268,7 +266,7 @@ class QuestionMaker:
             write_records(out / f"{name}.jsonl", [one.asked() for one in kept if one.split == name])
         trained = map(self.store.read, self.graph.rows_of("train"))
         write_records(out / TRAINED, ({"id": one.id, "title": one.title, "text": one.text} for one in trained))
-        status = "partial" if told["failed"] else "running"  # what failed once may not have been needed any more
+        status = "partial" if self.draw.open else "running"  # what failed twice is not waited for
         self.run.set(status=status, counts=told["passed"], usage=told["usage"])
         return told
 
