@@ -29,12 +29,14 @@ HOME = Path(__file__).resolve().parent
 ROOT = HOME.parents[1]
 ROOMS = ROOT / ".venv-peers"
 RUNS = ROOT / "runs" / "peers"
-NAMES = ("encode", "retrieve", "million", "bm25", "dpo", "grpo", "rollouts", "trees", "chat", "viewer", "resume")
+NAMES = ("encode", "retrieve", "vectors", "bm25", "dpo", "grpo", "rollouts", "trees", "chat", "viewer", "resume")
 SPEED = "units a CPU second"
 PAGE = """# StepRAG beside its peers
 
 `bash scripts/peers.sh` made this page. Each side runs in a process of its own, in turn with the others. Figures are
-medians of the rounds; brackets hold the least and the greatest ratio of a round. Above 1 ours is ahead."""
+medians of the rounds; brackets hold the least and the greatest ratio of a round. Above 1 ours is ahead. The first table
+names of each comparison the peer that is nearest to ours, or most ahead; where ours is behind comes first."""
+HEAD = ["", "| comparison | peer | figure | ours is better by | equal |", "|---|---|---|---|---|"]
 
 
 class Unavailable(Exception):
@@ -65,7 +67,7 @@ def installed(name: str, peer: Peer) -> Path:
     if not peer.packages:
         return Path(sys.executable)
     torch = re.findall(r"^torch==\S+", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.M)[0]
-    room, asked = ROOMS / name, f"{torch}\n{peer.packages}"
+    room, asked = ROOMS / (peer.room or name), f"{torch}\n{peer.packages}"
     python, stamp = room / "bin" / "python", room / "peer.stamp"
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != asked:
         sys.stderr.write(f"installing {name} …\n")
@@ -103,7 +105,7 @@ def played(python: Path, file: Path, function: str, work: Path, module: ModuleTy
     """One side in a process of its own; what it says goes to a log in `work`."""
     out, log = work / f"{function}.json", work / f"{function}.log"
     peer = module.PEERS.get(function, Peer())
-    packages = [*re.findall(r"(?:^|\s)([A-Za-z][\w.-]*)(?:\[[^]]*\])?==", peer.packages), "torch"]
+    packages = [*re.findall(r"(?:^|\s)([A-Za-z][\w.-]*)(?:\[[^]]*\])?==", peer.packages), function]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": "",
            "OMP_NUM_THREADS": str(getattr(module, "THREADS", 1)), "PYTHONPATH": "", **variables}  # fmt: skip
     out.unlink(missing_ok=True)
@@ -123,8 +125,8 @@ def played(python: Path, file: Path, function: str, work: Path, module: ModuleTy
 
 
 def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> Told:
-    """All rounds of a comparison: `{"rounds": {side: [told]}, "equal": {peer: what}, "why": {peer: reason}}`."""
-    module, told = load(file), Told(rounds={"ours": []}, equal={}, why={})
+    """All rounds: `{"rounds": {side: [told]}, "equal": {peer: what}, "why": {peer: reason}, "loads": [of a round]}`."""
+    module, told = load(file), Told(rounds={"ours": []}, equal={}, why={}, loads=[])
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     ways = {}
@@ -137,6 +139,7 @@ def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> Told:
     ours = Path(sys.executable), file, "ours", work, module
     played(Path(sys.executable), file, "prepare", work, module, PYTHONPATH=str(ROOT))
     for _ in range(rounds):
+        told["loads"].append(os.getloadavg()[0])
         told["rounds"]["ours"].append(played(*ours, PYTHONPATH=str(ROOT)))
         for name, (python, variables) in [*ways.items()]:
             try:
@@ -159,26 +162,53 @@ def value(result: Told, name: str) -> float:
     return max(found[name], 1e-9)
 
 
+def compared(module: ModuleType, told: Told) -> dict[str, tuple[float, str]]:
+    """Of each peer how much better ours is: of the medians, and the same as text with the range of the rounds."""
+    headline, less, ours = getattr(module, "HEADLINE", SPEED), getattr(module, "LESS", False), told["rounds"]["ours"]
+    found = {}
+    for name in told["rounds"].keys() - {"ours"}:
+        pairs = [[value(each, headline) for each in sides] for sides in zip(ours, told["rounds"][name], strict=True)]
+        pairs.append([statistics.median(side) for side in zip(*pairs, strict=True)])
+        *rounds, middle = (theirs / mine if less else mine / theirs for mine, theirs in pairs)
+        found[name] = middle, f"{middle:.2f} ({min(rounds):.2f} to {max(rounds):.2f})"
+    return found
+
+
+def named(module: ModuleType, name: str, result: Told) -> str:
+    """A peer with the versions of its own packages, else with the commit of its source."""
+    own = [f"{each} {v}" for each, v in result["versions"].items() if name.replace("_", "-") in each.lower()]
+    _, _, commit = module.PEERS[name].source.partition("@") if name in module.PEERS else ("", "", "")
+    return ", ".join(own) or f"{name} {commit[:7]}".strip()
+
+
+def first(file: Path, told: Told) -> tuple[float, str]:
+    """The row of the first table: the peer that is nearest to ours or most ahead of it."""
+    module = load(file)
+    found = compared(module, told) if told["rounds"] else {}
+    if not found:
+        return 0, f"| [{file.stem}](#{file.stem}) | no peer ran | | | |"
+    name = min(found, key=lambda each: found[each][0])
+    what = getattr(module, "HEADLINE", SPEED).replace("units", module.UNIT)
+    cells = [named(module, name, told["rounds"][name][0]), what, found[name][1], told["equal"][name]]
+    return found[name][0], f"| [{file.stem}](#{file.stem}) | {' | '.join(cells)} |"
+
+
 def section(file: Path, told: Told) -> list[str]:
     """Lines of the page: a row a side."""
     module = load(file)
     title, *rest = (module.__doc__ or "").strip().splitlines()
+    lines = ["", f"## {file.stem}", "", title, ""]
     if not told["rounds"]:
-        return ["", f"## {file.stem}: {title}", "", told["why"]["ours"]]
-    headline, less = getattr(module, "HEADLINE", SPEED), getattr(module, "LESS", False)
-    ours = [value(each, headline) for each in told["rounds"]["ours"]]
+        return [*lines, told["why"]["ours"]]
+    headline, found = getattr(module, "HEADLINE", SPEED), compared(module, told)
     shown = ["wall", "peak", *(name for name in told["rounds"]["ours"][0].get("figures", {}) if name != headline)]
     head = [headline.replace("units", module.UNIT), "ours is better by", "wall s", "peak MiB", *shown[2:], "equal"]
-    lines = ["", f"## {file.stem}: {title}", "", f"| side | {' | '.join(head)} |", "|---|" + "---|" * len(head)]
+    lines += [f"| side | {' | '.join(head)} |", "|---|" + "---|" * len(head)]
     for name, results in told["rounds"].items():
-        values = [value(each, headline) for each in results]
-        ratios = [b / a if less else a / b for a, b in zip(ours, values, strict=True)]
-        middle = statistics.median(values) / statistics.median(ours)
-        ratio = f"{middle if less else 1 / middle:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        figures = (statistics.median(value(each, key) for each in results) for key in shown)
-        who = f"{name}: {', '.join(' '.join(pair) for pair in results[0]['versions'].items())}"
-        cells = [who, f"{statistics.median(values):.4g}", ratio if name != "ours" else ""]
-        lines += [f"| {' | '.join([*cells, *(f'{n:.4g}' for n in figures), told['equal'].get(name, '')])} |"]
+        middle, *figures = (f"{statistics.median(value(each, key) for each in results):.4g}"
+                            for key in (headline, *shown))  # fmt: skip
+        cells = [named(module, name, results[0]), middle, found.get(name, ("", ""))[1], *figures]
+        lines.append(f"| {' | '.join([*cells, told['equal'].get(name, '')])} |")
     return [*lines, *(f"| {name} | {reason} |" for name, reason in told["why"].items()), *rest]
 
 
@@ -199,14 +229,17 @@ def main() -> None:
     for file in chosen:
         sys.stderr.write(f"{file.stem} …\n")
         try:
-            told = compare(file, runs / file.stem, given.rounds, given.sources)
+            one = compare(file, runs / file.stem, given.rounds, given.sources)
         except Unavailable as error:  # ours, or the inputs: the other comparisons go on
-            told = Told(rounds={}, equal={}, why={"ours": str(error)})
-        (runs / f"{file.stem}.json").write_text(json.dumps(told, indent=1), encoding="utf-8")
-    page = [PAGE]
-    for file in dict.fromkeys([*every, *chosen]):
-        if (kept := runs / f"{file.stem}.json").exists():
-            page += section(file, json.loads(kept.read_text(encoding="utf-8")))
+            one = Told(rounds={}, equal={}, why={"ours": str(error)}, loads=[])
+        (runs / f"{file.stem}.json").write_text(json.dumps(one, indent=1), encoding="utf-8")
+    kept = {file: runs / f"{file.stem}.json" for file in dict.fromkeys([*every, *chosen])}
+    told = {file: json.loads(each.read_text(encoding="utf-8")) for file, each in kept.items() if each.exists()}
+    loads = [load for each in told.values() for load in each["loads"]] or [0.0]
+    machine = f"The machine had {os.cpu_count()} cores and a load of {min(loads):.0f} to {max(loads):.0f}."
+    page = [PAGE, machine, *HEAD]
+    page += [row for _, row in sorted(first(*each) for each in told.items())]
+    page += [line for each in told.items() for line in section(*each)]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join(page) + "\n", encoding="utf-8")
     sys.stderr.write(f"wrote {out}\n")

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks.peers.pairing import Peer, Told, measured, size
+from benchmarks.peers import dpo
+from benchmarks.peers.pairing import Told, measured, size
 from benchmarks.peers.scripted import endpoint, found, question, write_questions
 
-PEERS = {"trl": Peer("trl==1.16.0 transformers==5.23.0 datasets==5.2.0 jmespath")}
+PEERS = {"trl": dpo.PEERS["trl"]}
 UNIT, STEPS = "episodes", size(4, 1)
 OPTIONS = ("--stage grpo --config recipe.yaml --model model --questions q.jsonl --out out --threads 1 --prompt.profile"
            " search-r1 --grpo.questions 4 --grpo.episodes 4 --batch_size 16 --max_length 4096")  # fmt: skip

@@ -1,7 +1,7 @@
 """`POST /retrieve` asked by 64 clients at once
 
 Inputs: one exact FAISS file of 105,800 rows (Atlas forty times, its vectors a little off each time), the embedded
-encoder in float32, 1,500 new questions, 3 passages each. Search-R1's server runs on the CPU: `cuda` and `half` do
+encoder in float32, 300 new questions, 3 passages each. Search-R1's server runs on the CPU: `cuda` and `half` do
 nothing, and it listens on loopback. Processor time and memory are the server's. Equal: the same rows in the same
 order, but for neighbours whose scores differ by less than 2e-4 (ours have four digits).
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
-import socket
 import statistics
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.peers.encode import FAISS
 from benchmarks.peers.pairing import Peer, Told, measured, serving, size, source
+from benchmarks.peers.scripted import free
 
 UNIT, CLIENTS = "queries", 64
 SERVER = "search_r1/search/retrieval_server.py"
@@ -61,7 +61,7 @@ def prepare(work: Path) -> None:
     (work / "model").symlink_to(embedded_encoder())
     parts = (json.loads(line)["question"] for part in ("dev", "test", "train") for line in path(part).open())
     asked = [f"{question} ({n})" for n, question in enumerate(list(parts) * 2)]
-    (work / "questions.json").write_text(json.dumps(asked[: size(1500, 150)]))
+    (work / "questions.json").write_text(json.dumps(asked[: size(300, 150)]))
 
 
 def asked(work: Path, command: list[str], port: int) -> Told:
@@ -88,20 +88,14 @@ def asked(work: Path, command: list[str], port: int) -> Told:
     return {**told, "units": len(found), "figures": figures, "found": {question: ids for question, _, ids in found}}
 
 
-def free_port() -> int:
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return door.getsockname()[1]
-
-
 def ours(work: Path) -> Told:
-    port = free_port()
+    port = free()
     command = [sys.executable, "-m", "steprag.cli", "index", "serve", "--index", str(work / "index")]
     return asked(work, [*command, "--port", str(port)], port)
 
 
 def search_r1(work: Path) -> Told:
-    port = free_port()
+    port = free()
     given = ["--index_path", work / "flat.index", "--corpus_path", work / "corpus.jsonl", "--retriever_model",
              work / "model", "--retriever_name", "minilm"]  # fmt: skip
     return asked(work, [sys.executable, "-c", MENDED, str(port), str(source() / SERVER), *map(str, given)], port)
