@@ -55,7 +55,7 @@ def test_a_comparison_runs_sides_in_turn_and_tells_no_ratio_of_unequal_ones(
     monkeypatch.setattr(frame, "RUNS", tmp_path / "peers")
     frame.main()
     page = (tmp_path / "page.md").read_text()
-    assert "| 3 | 3.00 (3.00 to 3.00) |" in page
+    assert "| 3 | 3.00 (one round) |" in page
     assert "| the sum |" in page
     for row in ("| wrong | not equal: 46 for 45 |", "| broken | not run: ValueError: no luck / here (exit 1) |",
                 "| absent | not run: this machine has no `no-such-command` |"):  # fmt: skip

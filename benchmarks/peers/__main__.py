@@ -124,8 +124,11 @@ def played(python: Path, file: Path, function: str, work: Path, module: ModuleTy
     return json.loads(out.read_text(encoding="utf-8"))
 
 
-def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> Told:
-    """All rounds: `{"rounds": {side: [told]}, "equal": {peer: what}, "why": {peer: reason}, "loads": [of a round]}`."""
+def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> None:
+    """Each round to a file beside `work`, so that none is lost.
+
+    `{"rounds": {side: [told]}, "equal": {peer: what}, "why": {peer: reason}, "loads": [of a round]}`.
+    """
     module, told = load(file), Told(rounds={"ours": []}, equal={}, why={}, loads=[])
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
@@ -140,20 +143,23 @@ def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> Told:
     played(Path(sys.executable), file, "prepare", work, module, PYTHONPATH=str(ROOT))
     for _ in range(rounds):
         told["loads"].append(os.getloadavg()[0])
-        told["rounds"]["ours"].append(played(*ours, PYTHONPATH=str(ROOT)))
+        mine = played(*ours, PYTHONPATH=str(ROOT))
         for name, (python, variables) in [*ways.items()]:
             try:
                 result = played(python, file, name, work, module, **variables)
-                told["equal"][name] = module.equal(told["rounds"]["ours"][-1], result)
-                told["rounds"].setdefault(name, []).append(result)
+                told["equal"][name] = module.equal(mine, result)
+                told["rounds"].setdefault(name, []).append(kept(result))
             except (Unavailable, AssertionError) as error:
                 told["why"][name] = str(error) if isinstance(error, Unavailable) else f"not equal: {error}"
                 told["rounds"].pop(name, None)
                 del ways[name]
-    for result in (each for results in told["rounds"].values() for each in results):
-        for key in [*result.keys() - {"wall", "cpu", "peak", "units", "figures", "versions"}]:
-            del result[key]
-    return told
+        told["rounds"]["ours"].append(kept(mine))
+        work.with_suffix(".json").write_text(json.dumps(told, indent=1), encoding="utf-8")
+
+
+def kept(result: Told) -> Told:
+    """Without what only `equal` needs."""
+    return {key: result[key] for key in ("wall", "cpu", "peak", "units", "figures", "versions") if key in result}
 
 
 def value(result: Told, name: str) -> float:
@@ -170,7 +176,8 @@ def compared(module: ModuleType, told: Told) -> dict[str, tuple[float, str]]:
         pairs = [[value(each, headline) for each in sides] for sides in zip(ours, told["rounds"][name], strict=True)]
         pairs.append([statistics.median(side) for side in zip(*pairs, strict=True)])
         *rounds, middle = (theirs / mine if less else mine / theirs for mine, theirs in pairs)
-        found[name] = middle, f"{middle:.2f} ({min(rounds):.2f} to {max(rounds):.2f})"
+        spread = f"{min(rounds):.2f} to {max(rounds):.2f}" if len(rounds) > 1 else "one round"
+        found[name] = middle, f"{middle:.2f} ({spread})"
     return found
 
 
@@ -229,12 +236,12 @@ def main() -> None:
     for file in chosen:
         sys.stderr.write(f"{file.stem} …\n")
         try:
-            one = compare(file, runs / file.stem, given.rounds, given.sources)
+            compare(file, runs / file.stem, given.rounds, given.sources)
         except Unavailable as error:  # ours, or the inputs: the other comparisons go on
-            one = Told(rounds={}, equal={}, why={"ours": str(error)}, loads=[])
-        (runs / f"{file.stem}.json").write_text(json.dumps(one, indent=1), encoding="utf-8")
-    kept = {file: runs / f"{file.stem}.json" for file in dict.fromkeys([*every, *chosen])}
-    told = {file: json.loads(each.read_text(encoding="utf-8")) for file, each in kept.items() if each.exists()}
+            failed = Told(rounds={}, equal={}, why={"ours": str(error)}, loads=[])
+            (runs / f"{file.stem}.json").write_text(json.dumps(failed, indent=1), encoding="utf-8")
+    files = {file: runs / f"{file.stem}.json" for file in dict.fromkeys([*every, *chosen])}
+    told = {file: json.loads(each.read_text(encoding="utf-8")) for file, each in files.items() if each.exists()}
     loads = [load for each in told.values() for load in each["loads"]] or [0.0]
     machine = f"The machine had {os.cpu_count()} cores and a load of {min(loads):.0f} to {max(loads):.0f}."
     page = [PAGE, machine, *HEAD]

@@ -19,11 +19,10 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.peers.pairing import Peer, Told, measured, serving, size
-from benchmarks.peers.scripted import endpoint, found, free, question
+from benchmarks.peers.scripted import PROMPT, endpoint, found, free, question
 
 PEERS = {"engine": Peer(), "langgraph": Peer("langgraph-cli[inmem]==0.4.40 langchain-openai")}
 UNIT, COUNT, TOKEN = "turns", size(64, 16), "a-token-of-the-benchmark"
-PROMPT = "Search with <search> query </search>, answer with <answer> town </answer>. Question: "
 GRAPH = """
 import os, re
 from langchain_openai import ChatOpenAI

@@ -5,7 +5,8 @@
 defaults at 64 requests at once. A pair: of a node's children the best and the worst by the method's own value, 0.01
 apart, what they say unlike; ours: what `steprag pairs` takes. It is right where the world calls the chosen step right
 and the rejected wrong. Equal: the questions and the world; the trees are each method's own. ReasonRAG's missing
-imports and lost helper are given back; its code is not changed.
+imports and lost helper are given back; its code is not changed. Left out: Tree-GRPO, whose manager speaks verl's
+tensors and not text, and rStar, which solves sums without a retriever.
 """
 
 import asyncio
@@ -28,8 +29,6 @@ PEERS = {
     "reasonrag": rollouts.FLASHRAG._replace(source="wlzhang2020/ReasonRAG@225e249a26fa0d1d2fd3c9bf60855d725b7cd435"),
     "prorag": Peer("openai aiohttp numpy tqdm tenacity requests",
                    "lilinwz/ProRAG@c7a64110d0c900561fde4292f234b97dfe633e94:prorag"),
-    "treegrpo": Peer(),
-    "rstar": Peer(),
 }  # fmt: skip
 UNIT, HEADLINE, LESS, COUNT = "questions", "calls a right pair", True, size(20, 10)
 GENERATE = rollouts.OURS.replace("infer", "generate").partition(" --prompt")[0]
@@ -134,14 +133,6 @@ def prorag(work: Path) -> Told:
         families = [[(child["q"] / child["n"], re.sub("<retrieval>.*", "", child["action"], flags=re.S))
                      for child in node["children"] if child["n"]] for node in nodes]  # fmt: skip
         return seen(run, url, best_and_worst(families))
-
-
-def treegrpo(work: Path) -> Told:
-    raise SystemExit("not wrapped: its manager speaks verl's tensors with log-probabilities of a worker, not text")
-
-
-def rstar(work: Path) -> Told:
-    raise SystemExit("rStar solves sums without a retriever: none of its five actions is a search")
 
 
 def equal(ours: Told, theirs: Told) -> str:
