@@ -5,7 +5,8 @@
 NAME is a file of this folder or a path to a file like them: a docstring (what, inputs, what equal means), `UNIT`,
 `PEERS`, `prepare(work)`, `ours(work)`, a function named as each peer, `equal(ours, theirs)`. A function returns
 `{**told, "units": n, "figures": {…}, …}` with what `measured` told. `HEADLINE` names the figure of the ratio (units a
-CPU second else; `wall`, `peak`, or one of "figures"); `LESS = True` where less of it is better. `THREADS`, `LIMIT` (s).
+CPU second else; `wall`, `peak`, or one of "figures"); `LESS = True` where less of it is better. `BOUND`: a side that
+is no peer and stays out of the first table. `THREADS`, `LIMIT` (s).
 """
 
 from __future__ import annotations
@@ -192,6 +193,7 @@ def first(file: Path, told: Told) -> tuple[float, str]:
     """The row of the first table: the peer that is nearest to ours or most ahead of it."""
     module = load(file)
     found = compared(module, told) if told["rounds"] else {}
+    found.pop(getattr(module, "BOUND", ""), None)
     if not found:
         return 0, f"| [{file.stem}](#{file.stem}) | no peer ran | | | |"
     name = min(found, key=lambda each: found[each][0])
