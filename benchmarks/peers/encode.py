@@ -1,6 +1,6 @@
 """a corpus encoded and indexed, from files to a file
 
-Inputs: the first 300 passages of Atlas, the embedded encoder (MiniLM of 6 layers, up to 256 tokens), one thread, the
+Inputs: the first 200 passages of Atlas, the embedded encoder (MiniLM of 6 layers, up to 256 tokens), one thread, the
 batches of each side. Timed: loading the encoder, encoding, writing an exact FAISS index; not imports, and not
 OpenVINO's export. Equal: each passage's vector has a cosine of at least 0.9999 to ours.
 """
@@ -39,7 +39,7 @@ def prepare(work: Path) -> None:
     from steprag.engines.models import embedded_encoder
 
     with (work / "corpus.jsonl").open("w", encoding="utf-8") as out, path("corpus").open(encoding="utf-8") as lines:
-        for row in map(json.loads, islice(lines, size(300, 100))):  # titles without quotes, as our encoder reads them
+        for row in map(json.loads, islice(lines, size(200, 100))):  # titles without quotes, as our encoder reads them
             title, _, text = row["contents"].partition("\n")
             out.write(json.dumps({"id": row["id"], "contents": f"{title.strip(chr(34))}\n{text}"}) + "\n")
     (work / "model").symlink_to(embedded_encoder())
