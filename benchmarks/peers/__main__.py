@@ -248,6 +248,8 @@ def main() -> None:
     machine = f"The machine had {os.cpu_count()} cores and a load of {min(loads):.0f} to {max(loads):.0f}."
     page = [PAGE, machine, *HEAD]
     page += [row for _, row in sorted(first(*each) for each in told.items())]
+    missing = ", ".join(file.stem for file in every if file not in told)
+    page += ["", f"Not run yet: {missing}."] if missing else []
     page += [line for each in told.items() for line in section(*each)]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text("\n".join(page) + "\n", encoding="utf-8")

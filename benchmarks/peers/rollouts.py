@@ -2,8 +2,8 @@
 
 Every side plays the same 256 questions of a fixed world, whose policy (`scripted.py`) answers alike whoever asks, in
 Search-R1's tags. Equal: the number of calls and of right answers. The share counts from the first call to the last, the
-processor also imports and scores. Ours searches over HTTP, the peers in their process. FlashRAG's pipeline makes a
-batch of 64 wait for its slowest call.
+processor also imports and scores. Ours searches over HTTP, the peers in their process. Why: FlashRAG's pipeline makes a
+batch of 64 wait for its slowest call. Ours takes more of the processor a call, for its start and its files count.
 """
 
 import os
