@@ -184,7 +184,8 @@ def compared(module: ModuleType, told: Told) -> dict[str, tuple[float, str]]:
 
 def named(module: ModuleType, name: str, result: Told) -> str:
     """A peer with the versions of its own packages, else with the commit of its source."""
-    own = [f"{each} {v}" for each, v in result["versions"].items() if name.replace("_", "-") in each.lower()]
+    own = {each.lower(): f"{each} {v}" for each, v in reversed(result["versions"].items())}
+    own = [shown for each, shown in own.items() if name.replace("_", "-") in each]
     _, _, commit = module.PEERS[name].source.partition("@") if name in module.PEERS else ("", "", "")
     return ", ".join(own) or f"{name} {commit[:7]}".strip()
 
