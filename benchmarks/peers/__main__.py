@@ -6,7 +6,7 @@ NAME is a file of this folder or a path to a file like them: a docstring (what, 
 `PEERS`, `prepare(work)`, `ours(work)`, a function named as each peer, `equal(ours, theirs)`. A function returns
 `{**told, "units": n, "figures": {…}, …}` with what `measured` told. `HEADLINE` names the figure of the ratio (units a
 CPU second else; `wall`, `peak`, or one of "figures"); `LESS = True` where less of it is better. `BOUND`: a side that
-is no peer and stays out of the first table. `THREADS`, `LIMIT` (s).
+is no peer and stays out of the first table. `LIMIT`: seconds.
 """
 
 from __future__ import annotations
@@ -52,16 +52,12 @@ def called(command: list[Any], **variables: str) -> None:
 
 
 def last_line(text: str) -> str:
-    lines = [
-        line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("[notice]", "WARNING"))
-    ]
-    return (lines or ["nothing was said"])[-1][:300].replace("|", "/")
+    lines = [each for each in text.splitlines() if each.strip() and not each.startswith(("[notice]", "WARNING"))]
+    return (lines or ["nothing was said"])[-1].strip()[:300].replace("|", "/")
 
 
 def installed(name: str, peer: Peer) -> Path:
     """The Python of the peer's environment, which is made where it is missing or was asked otherwise."""
-    if peer.needs and not shutil.which(peer.needs):
-        raise Unavailable(f"not run: this machine has no `{peer.needs}`")
     if peer.script:
         called(["bash", ROOT / peer.script])
         return ROOT / f".venv-{name}" / "bin" / "python"
@@ -108,7 +104,7 @@ def played(python: Path, file: Path, function: str, work: Path, module: ModuleTy
     peer = module.PEERS.get(function, Peer())
     packages = [*re.findall(r"(?:^|\s)([A-Za-z][\w.-]*)(?:\[[^]]*\])?==", peer.packages), function]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": "",
-           "OMP_NUM_THREADS": str(getattr(module, "THREADS", 1)), "PYTHONPATH": "", **variables}  # fmt: skip
+           "OMP_NUM_THREADS": "1", "PYTHONPATH": "", **variables}  # fmt: skip
     out.unlink(missing_ok=True)
     limit, command = getattr(module, "LIMIT", 900), [python, HOME / "pairing.py", file, function, work, out, *packages]
     with log.open("w") as lines:
@@ -140,11 +136,10 @@ def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> None:
             ways[name] = python, {"PEERS_SOURCE": str(checked_out(peer.source, sources))} if peer.source else {}
         except Unavailable as error:
             told["why"][name] = str(error)
-    ours = Path(sys.executable), file, "ours", work, module
     played(Path(sys.executable), file, "prepare", work, module, PYTHONPATH=str(ROOT))
     for _ in range(rounds):
         told["loads"].append(os.getloadavg()[0])
-        mine = played(*ours, PYTHONPATH=str(ROOT))
+        mine = played(Path(sys.executable), file, "ours", work, module, PYTHONPATH=str(ROOT))
         for name, (python, variables) in [*ways.items()]:
             try:
                 result = played(python, file, name, work, module, **variables)
@@ -198,8 +193,8 @@ def first(file: Path, told: Told) -> tuple[float, str]:
     if not found:
         return 0, f"| [{file.stem}](#{file.stem}) | no peer ran | | | |"
     name = min(found, key=lambda each: found[each][0])
-    what = getattr(module, "HEADLINE", SPEED).replace("units", module.UNIT)
-    cells = [named(module, name, told["rounds"][name][0]), what, found[name][1], told["equal"][name]]
+    who, what = named(module, name, told["rounds"][name][0]), getattr(module, "HEADLINE", SPEED)
+    cells = [who, what.replace("units", module.UNIT), found[name][1], told["equal"][name]]
     return found[name][0], f"| [{file.stem}](#{file.stem}) | {' | '.join(cells)} |"
 
 

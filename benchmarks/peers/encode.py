@@ -17,12 +17,9 @@ from benchmarks.peers.pairing import Peer, Told, measured, size
 
 UNIT = "passages"
 FAISS = "faiss-cpu==1.15.1"
-FLASHRAG = Peer(
-    f"""transformers==5.23.0 datasets==5.2.0 langid==1.1.6 termcolor tiktoken openai pyyaml peft nltk
+FLASHRAG = Peer(f"""transformers==5.23.0 datasets==5.2.0 langid==1.1.6 termcolor tiktoken openai pyyaml peft nltk
     rank_bm25 rouge base58 bm25s==0.3.16 rouge-chinese jieba sentence-transformers==6.2.0 {FAISS}
-    --no-deps flashrag-dev==0.3.0.dev20260919""",
-    room="flashrag",
-)
+    --no-deps flashrag-dev==0.3.0.dev20260919""")._replace(room="flashrag")
 PEERS = {
     "flashrag": FLASHRAG,
     "flagembedding": Peer(f"FlagEmbedding==1.4.2 transformers==5.23.0 {FAISS}"),

@@ -18,8 +18,7 @@ from benchmarks.peers import dpo
 from benchmarks.peers.pairing import Told, measured, size
 from benchmarks.peers.scripted import endpoint, found, question, write_questions
 
-PEERS = {"trl": dpo.PEERS["trl"]}
-UNIT, STEPS = "episodes", size(4, 1)
+PEERS, UNIT, STEPS = {"trl": dpo.PEERS["trl"]}, "episodes", size(4, 1)
 OPTIONS = ("--stage grpo --config recipe.yaml --model model --questions q.jsonl --out out --threads 1 --prompt.profile"
            " search-r1 --grpo.questions 4 --grpo.episodes 4 --batch_size 16 --max_length 4096")  # fmt: skip
 

@@ -15,8 +15,7 @@ from benchmarks.peers.pairing import Told, measured, serving, size
 from benchmarks.peers.rollouts import LOOK
 from benchmarks.peers.scripted import free, question
 
-PEERS = {"inspect": LOOK}
-UNIT, HEADLINE, LESS, COUNT = "episodes", "first row, s", True, size(2000, 200)
+PEERS, UNIT, HEADLINE, LESS, COUNT = {"inspect": LOOK}, "episodes", "first row, s", True, size(2000, 200)
 OPEN = """
 import sys, time
 from playwright.sync_api import sync_playwright
