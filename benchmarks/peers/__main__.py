@@ -36,7 +36,8 @@ PAGE = """# StepRAG beside its peers
 
 `bash scripts/peers.sh` made this page. Each side runs in a process of its own, in turn with the others. Figures are
 medians of the rounds; brackets hold the least and the greatest ratio of a round. Above 1 ours is ahead. The first table
-names of each comparison the peer that is nearest to ours, or most ahead; where ours is behind comes first."""
+names of each comparison the peer that is nearest to ours, or most ahead; where ours is behind comes first. Wall seconds
+count what other work took of the machine meanwhile; processor seconds do not."""
 HEAD = ["", "| comparison | peer | figure | ours is better by | equal |", "|---|---|---|---|---|"]
 
 
