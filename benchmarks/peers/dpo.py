@@ -1,6 +1,6 @@
 """DPO of every weight, from files to a saved model
 
-Inputs: 48 pairs of 400 and 40 tokens, three steps of 16 pairs in batches of 4, in one order, a random llama of 8
+Inputs: 12 pairs of 400 and 40 tokens, three steps of 4 pairs, in one order, a random llama of 8
 blocks (10 million weights; a fifth of them words, as in SmolLM2-135M), float32, one thread. Timed: loading, tokens,
 training, saving. LLaMA-Factory runs in the environment of `scripts/setup_llamafactory.sh`. Equal: the losses of all
 steps within 2e-3.
@@ -12,19 +12,15 @@ import json
 import shutil
 from pathlib import Path
 
-from benchmarks.peers.pairing import Peer, Told, measured, size
+from benchmarks.peers.pairing import Peer, Told, measured
 
-UNIT, STEPS = "pairs", 3
+UNIT, STEPS, PAIRS = "pairs", 3, 12
 PEERS = {
-    "trl": Peer("trl==1.16.0 transformers==5.23.0 datasets==5.2.0"),
+    "trl": Peer("trl==1.16.0 transformers==5.23.0 datasets==5.2.0 jmespath"),
     "llamafactory": Peer(script="scripts/setup_llamafactory.sh"),
 }
 SAME = {"learning_rate": 1e-3, "weight_decay": 0.0, "max_grad_norm": 1.0, "per_device_train_batch_size": 4,
         "max_steps": STEPS, "lr_scheduler_type": "constant", "logging_steps": 1, "use_cpu": True}  # fmt: skip
-
-
-def pairs() -> int:
-    return size(48, 12)
 
 
 def prepare(work: Path) -> None:
@@ -44,7 +40,7 @@ def prepare(work: Path) -> None:
     LlamaForCausalLM(LlamaConfig(vocab_size=8192, hidden_size=256, intermediate_size=1024, num_hidden_layers=8,
         num_attention_heads=4, tie_word_embeddings=True)).save_pretrained(work / "model")  # fmt: skip
     ids, rows, plain = tokenizer(text[:200_000])["input_ids"], [], []
-    for start in range(0, pairs() * 480, 480):
+    for start in range(0, PAIRS * 480, 480):
         parts = [ids[start : start + 392], ids[start + 400 : start + 439], ids[start + 440 : start + 479]]
         prompt, *ends = (tokenizer.decode(part).strip() for part in parts)
         asked = Message(role="user", content=prompt)
@@ -63,14 +59,14 @@ def prepare(work: Path) -> None:
 
 
 def told_of(told: Told, losses: list[float]) -> Told:
-    return {**told, "units": pairs(), "losses": losses}
+    return {**told, "units": PAIRS, "losses": losses}
 
 
 def ours(work: Path) -> Told:
     import training.trl.dpo  # noqa: F401
     from steprag.cli import run
 
-    keys = {"model": work / "model", "finetuning": "full", "threads": 1, "batch_size": 4, "accumulation": pairs() // 12,
+    keys = {"model": work / "model", "finetuning": "full", "threads": 1, "batch_size": 4,
             "learning_rate": 1e-3, "max_steps": STEPS, "scheduler": "constant_with_warmup", "warmup": 0}  # fmt: skip
     options = [word for key, value in keys.items() for word in (f"--{key}", str(value))]
     shutil.rmtree(work / "ckpt", ignore_errors=True)
@@ -86,7 +82,7 @@ def trl(work: Path) -> Told:
 
     with measured() as told:
         rows = Dataset.from_list(json.loads((work / "plain.json").read_text()))
-        args = DPOConfig(str(work / "trl"), **SAME, gradient_accumulation_steps=pairs() // 12, report_to=[], bf16=False,
+        args = DPOConfig(str(work / "trl"), **SAME, report_to=[], bf16=False,
                          train_sampling_strategy="sequential")  # fmt: skip
         trainer = DPOTrainer(str(work / "model"), args=args, train_dataset=rows)
         trainer.train()
@@ -99,13 +95,13 @@ def llamafactory(work: Path) -> Told:
 
     rows = {"file_name": "plain.json", "ranking": True, "columns": {"prompt": "prompt", "chosen": "chosen",
                                                                     "rejected": "rejected"}}  # fmt: skip
+    shutil.rmtree(work / "llamafactory", ignore_errors=True)  # it goes on from a checkpoint there
     (work / "dataset_info.json").write_text(json.dumps({"plain": rows}))
     with measured() as told:
         run_exp({**SAME, "stage": "dpo", "do_train": True, "model_name_or_path": str(work / "model"),
                  "dataset_dir": str(work), "dataset": "plain", "template": "empty", "finetuning_type": "full",
                  "output_dir": str(work / "llamafactory"), "cutoff_len": 1024, "report_to": "none",
-                 "gradient_accumulation_steps": pairs() // 12, "disable_gradient_checkpointing": True,
-                 "disable_shuffling": True})  # fmt: skip
+                 "disable_gradient_checkpointing": True, "disable_shuffling": True})  # fmt: skip
     state = json.loads((work / "llamafactory" / "trainer_state.json").read_text())
     return told_of(told, [row["loss"] for row in state["log_history"] if "loss" in row])
 

@@ -7,10 +7,9 @@ process. verifiers' loop runs in its own process too (`Harness.launch` allows it
 import os
 import re
 
-from scripted import found, question
+from scripted import PROMPT, found, question
 
 NUMBERS = range(int(os.environ["GADGETS"]))
-PROMPT = "Search with <search> query </search>, answer with <answer> town </answer>. Question: "
 INSPECT = os.environ["PEER"] == "inspect"
 
 

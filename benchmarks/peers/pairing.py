@@ -28,17 +28,17 @@ Told = dict[str, Any]
 
 
 class Peer(NamedTuple):
-    """How a peer gets its environment `.venv-peers/NAME`; without packages and script it runs in ours.
+    """How a peer gets its environment `.venv-peers/ROOM` (its name); without packages and script it runs in ours.
 
     `packages`: arguments of pip, a line a call; `torch` is always the version of `requirements.txt`. `source`:
-    `OWNER/NAME@COMMIT` on GitHub, `:PATH` behind it for a part. `needs`: a command that the machine must have.
-    `script`: one of this repository, which makes `.venv-NAME` instead.
+    `OWNER/NAME@COMMIT` on GitHub, `:PATH` behind it for a part. `script`: one of this repository, which
+    makes `.venv-NAME` instead.
     """
 
     packages: str = ""
     source: str = ""
-    needs: str = ""
     script: str = ""
+    room: str = ""
 
 
 def size(full: int, quick: int) -> int:

@@ -1,7 +1,7 @@
 """`POST /retrieve` asked by 64 clients at once
 
-Inputs: one exact FAISS file of 105,800 rows (Atlas forty times, its vectors a little off each time), the embedded
-encoder in float32, 1,500 new questions, 3 passages each. Search-R1's server runs on the CPU: `cuda` and `half` do
+Inputs: one exact FAISS file of 100,000 rows (500 of Atlas 200 times, the vectors a little off each time), the embedded
+encoder in float32, 300 new questions, 3 passages each. Search-R1's server runs on the CPU: `cuda` and `half` do
 nothing, and it listens on loopback. Processor time and memory are the server's. Equal: the same rows in the same
 order, but for neighbours whose scores differ by less than 2e-4 (ours have four digits).
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
-import socket
 import statistics
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from benchmarks.peers.encode import FAISS
 from benchmarks.peers.pairing import Peer, Told, measured, serving, size, source
+from benchmarks.peers.scripted import free
 
 UNIT, CLIENTS = "queries", 64
 SERVER = "search_r1/search/retrieval_server.py"
@@ -46,22 +46,23 @@ def prepare(work: Path) -> None:
     from steprag.cli import run
     from steprag.engines.models import embedded_encoder
 
-    run(["index", "build", "--corpus", "atlas", "--out", str(work / "atlas")])
+    lines = path("corpus").read_text(encoding="utf-8").splitlines(keepends=True)[:500]
+    (work / "atlas.jsonl").write_text("".join(lines), encoding="utf-8")
+    run(["index", "build", "--corpus", str(work / "atlas.jsonl"), "--out", str(work / "atlas")])
     vectors, rng = faiss.read_index(str(work / "atlas" / "index.faiss")).reconstruct_n(), np.random.default_rng(0)
-    lines = [json.loads(line)["contents"] for line in path("corpus").open(encoding="utf-8")]
     flat = faiss.IndexFlatIP(vectors.shape[1])
     with (work / "corpus.jsonl").open("w", encoding="utf-8") as out:
-        for copy in range(size(40, 2)):
+        for copy in range(size(200, 10)):
             moved = vectors + rng.normal(scale=1e-3, size=vectors.shape).astype(np.float32)
             flat.add(moved / np.linalg.norm(moved, axis=1, keepdims=True))
-            out.writelines(json.dumps({"id": f"{copy}-{i}", "contents": text}) + "\n" for i, text in enumerate(lines))
+            out.writelines(json.dumps({**json.loads(line), "id": f"{copy}-{i}"}) + "\n" for i, line in enumerate(lines))
     faiss.write_index(flat, str(work / "flat.index"))
     run(["index", "adopt", "--faiss", str(work / "flat.index"), "--corpus", str(work / "corpus.jsonl"),
          "--out", str(work / "index")])  # fmt: skip
     (work / "model").symlink_to(embedded_encoder())
     parts = (json.loads(line)["question"] for part in ("dev", "test", "train") for line in path(part).open())
     asked = [f"{question} ({n})" for n, question in enumerate(list(parts) * 2)]
-    (work / "questions.json").write_text(json.dumps(asked[: size(1500, 150)]))
+    (work / "questions.json").write_text(json.dumps(asked[: size(300, 150)]))
 
 
 def asked(work: Path, command: list[str], port: int) -> Told:
@@ -88,20 +89,14 @@ def asked(work: Path, command: list[str], port: int) -> Told:
     return {**told, "units": len(found), "figures": figures, "found": {question: ids for question, _, ids in found}}
 
 
-def free_port() -> int:
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return door.getsockname()[1]
-
-
 def ours(work: Path) -> Told:
-    port = free_port()
+    port = free()
     command = [sys.executable, "-m", "steprag.cli", "index", "serve", "--index", str(work / "index")]
     return asked(work, [*command, "--port", str(port)], port)
 
 
 def search_r1(work: Path) -> Told:
-    port = free_port()
+    port = free()
     given = ["--index_path", work / "flat.index", "--corpus_path", work / "corpus.jsonl", "--retriever_model",
              work / "model", "--retriever_name", "minilm"]  # fmt: skip
     return asked(work, [sys.executable, "-c", MENDED, str(port), str(source() / SERVER), *map(str, given)], port)

@@ -26,6 +26,7 @@ DIALECTS = {"<subquery>": ("<subquery> {} </subquery>", "<answer> {} </answer>")
             "<search>": ("<think> Hm. </think> <search> {} </search>", "<think> Ah. </think> <answer> {} </answer>"),
             "": ("So the next query is <query> {} </query>", "So the answer is <answer> {} </answer>")}  # fmt: skip
 """A search and an answer, by the tag that the prompt explains."""
+PROMPT = "Search with <search> query </search>, answer with <answer> town </answer>. Question: "
 SEARCH = re.compile("</(?:search|query|subquery)>")
 
 

@@ -1,11 +1,12 @@
 """Search trees of a policy of known skill: what a right pair of steps costs.
 
-40 questions of the fixed world of `scripted.py` behind an endpoint of 100 ms, each method with its published numbers
+20 questions of the fixed world of `scripted.py` behind an endpoint of 100 ms, each method with its published numbers
 (ReasonRAG: 64 rollouts, 2 children, a judge; ProRAG: 200 simulations, 5 children, 16 questions at once), ours with its
 defaults at 64 requests at once. A pair: of a node's children the best and the worst by the method's own value, 0.01
 apart, what they say unlike; ours: what `steprag pairs` takes. It is right where the world calls the chosen step right
 and the rejected wrong. Equal: the questions and the world; the trees are each method's own. ReasonRAG's missing
-imports and lost helper are given back; its code is not changed.
+imports and lost helper are given back; its code is not changed. Left out: Tree-GRPO, whose manager speaks verl's
+tensors and not text, and rStar, which solves sums without a retriever.
 """
 
 import asyncio
@@ -25,13 +26,11 @@ from benchmarks.peers.pairing import Peer, Told, measured, size, source
 from benchmarks.peers.scripted import endpoint, found, question, right, told, write_questions
 
 PEERS = {
-    "reasonrag": Peer(rollouts.FLASHRAG, "wlzhang2020/ReasonRAG@225e249a26fa0d1d2fd3c9bf60855d725b7cd435"),
+    "reasonrag": rollouts.FLASHRAG._replace(source="wlzhang2020/ReasonRAG@225e249a26fa0d1d2fd3c9bf60855d725b7cd435"),
     "prorag": Peer("openai aiohttp numpy tqdm tenacity requests",
                    "lilinwz/ProRAG@c7a64110d0c900561fde4292f234b97dfe633e94:prorag"),
-    "treegrpo": Peer(),
-    "rstar": Peer(),
 }  # fmt: skip
-UNIT, HEADLINE, LESS, COUNT = "questions", "calls a right pair", True, size(40, 10)
+UNIT, HEADLINE, LESS, COUNT = "questions", "calls a right pair", True, size(20, 10)
 GENERATE = rollouts.OURS.replace("infer", "generate").partition(" --prompt")[0]
 Scored = list[tuple[float, str]]
 
@@ -134,14 +133,6 @@ def prorag(work: Path) -> Told:
         families = [[(child["q"] / child["n"], re.sub("<retrieval>.*", "", child["action"], flags=re.S))
                      for child in node["children"] if child["n"]] for node in nodes]  # fmt: skip
         return seen(run, url, best_and_worst(families))
-
-
-def treegrpo(work: Path) -> Told:
-    raise SystemExit("not wrapped: its manager speaks verl's tensors with log-probabilities of a worker, not text")
-
-
-def rstar(work: Path) -> Told:
-    raise SystemExit("rStar solves sums without a retriever: none of its five actions is a search")
 
 
 def equal(ours: Told, theirs: Told) -> str:

@@ -98,8 +98,8 @@ def ranking(rows: np.ndarray, scores: np.ndarray) -> Ranking:
 def best_rows(scores: np.ndarray, top_k: int) -> Ranking:
     """The best of all rows, given one score each; rows whose score is 0 are not found."""
     low, whole = 0.0, len(scores) // SPAN
-    if whole >= top_k:  # as many spans hold a row of at least `low`: the best rows have it, most are left out
-        low = float(np.partition(scores[: whole * SPAN].reshape(-1, SPAN).max(axis=1), -top_k)[-top_k]) - TIED
+    if whole >= top_k:  # as many columns hold a row of at least `low`: the best rows have it, most are left out
+        low = float(np.partition(scores[: whole * SPAN].reshape(SPAN, -1).max(axis=0), -top_k)[-top_k]) - TIED
     rows = np.flatnonzero(scores >= low if low > 0 else scores > 0)
     found = scores[rows]
     if len(rows) > top_k:
