@@ -327,7 +327,7 @@ def test_damaged_parts_and_odd_names_are_this_documents_own(tmp_path: Path) -> N
 def test_thousands_of_pages_and_of_empty_files_are_read_to_the_last(tmp_path: Path) -> None:
     (docs := tmp_path / "docs").mkdir()
     words = ["".join("abcdefghij"[int(digit)] for digit in str(number)) for number in range(5000)]
-    (docs / "long.pdf").write_bytes(pdf(*([(72, 700, 11, f"word {word}.")] for word in words)))
+    (docs / "long.pdf").write_bytes(pdf(*(lines(f"word {word}.") for word in words)))
     for number in range(3000):
         (docs / f"{number:04}.txt").touch()
     taken = take_in(open_source(str(docs)), tmp_path, 0.0)

@@ -19,7 +19,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -247,10 +247,8 @@ class Documents:
         one.pages, one.dropped, one.problems = told.pages, told.dropped, told.problems
         passages = list(self._cut(told.blocks, one.path))
         now = Document(one.path)
-        try:
+        with suppress(OSError):  # it is gone
             _measure(now, path)
-        except OSError:  # it is gone
-            now.ctime_ns = 0
         if not one.is_as(now):
             one.problems, passages = [("changed", 0, "changed while it was read: run the command again")], []
         elif not passages and not one.problems:
