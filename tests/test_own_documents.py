@@ -155,8 +155,8 @@ COLUMNWISE = {
     "lists in two columns": (lines("- a", "- b", "- c") + lines("- d", "- e", "- f", x=310),
                              "- a\n- b\n- c\n- d\n- e\n- f"),
     "words parted at a line's end": (
-        lines("a well-known letter of inter-", "national law of Timor-", "Leste, in ISO 639-", "3, on USB-", "sticks,",
-              "well-", "known as an X-", "ray, in IMPOR-", "TANT words of I-", "Kiribati on e-", "mail."),
+        lines("a well-known letter of in-", "ter-", "national law of Timor-", "Leste, in ISO 639-", "3, on USB-",
+              "sticks, well-", "known as an X-", "ray, in IMPOR-", "TANT words of I-", "Kiribati on e-", "mail."),
         "a well-known letter of international law of Timor-Leste, in ISO 639-3, on USB-sticks, well-known as an X-ray,"
         " in IMPORTANT words of I-Kiribati on e-mail."),
     "numbers and letters that go on a sentence": (
