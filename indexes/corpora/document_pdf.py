@@ -16,15 +16,12 @@ from typing import Any
 EDGE = 3
 """Lines at the top and at the bottom of a page that may be its header and footer."""
 _BULLET = re.compile(r"([•▪●◦–*-]|\(?(\d[\d.]*|[a-z])[.)]?) ")
-_SURE_BULLET = re.compile(r"([•▪●◦–*-]|\(?(\d+|[a-z])\)|[1a]\.) ")
-"""As no sentence goes on."""
+_SURE_BULLET = re.compile(r"([•▪●◦–*-]|\(?(\d+|[a-z])\)|[1a]\.) ")  # no sentence goes on so
 _DOTTED = re.compile(r"(\. ?){4}")
 """As in a table of contents."""
-PARTED = "\x02"
-"""PDFium's mark of a hyphen at the end of a line."""
+PARTED = "\x02"  # PDFium's mark of a hyphen at the end of a line
 _PARTED = re.compile(r"(\s*)(\S+)")
-_UNMARKED = re.compile(r"‐$|(?<=\d)-$")
-"""Hyphens at a line's end that PDFium does not mark."""
+_UNMARKED = re.compile(r"‐$|(?<=\d)-$")  # at a line's end, and PDFium does not mark them
 _ENDED = re.compile(r"[.!?:…。！？][\"'”’)\]]*$")
 
 
