@@ -330,7 +330,7 @@ def test_thousands_of_pages_and_of_empty_files_are_read_to_the_last(tmp_path: Pa
     (docs / "long.pdf").write_bytes(pdf(*(lines(f"word {word}.") for word in words)))
     for number in range(3000):
         (docs / f"{number:04}.txt").touch()
-    taken = take_in(open_source(str(docs)), tmp_path, 0.0)
+    taken = take_in(open_source(str(docs), DocumentsConfig(seconds=250)), tmp_path, 0.0)
     assert taken.skipped == {"empty": 3000}
     with PassageStore(tmp_path) as store:
         passages = list(map(store.read, range(taken.rows)))
