@@ -161,9 +161,8 @@ def beside(pages: int, of: int, rounds: int) -> None:
                         for path in files:
                             BARE[kind](path)
                     best[way] = min(best[way], spent() - start)
-            sys.stdout.write(
-                f"| {kind} | {pages / best[0]:,.0f} | {pages / best[1]:,.0f} | {best[1] / best[0]:.2f} |\n"
-            )
+            rates = f"{pages / best[0]:,.0f} | {pages / best[1]:,.0f} | {best[1] / best[0]:.2f}"
+            sys.stdout.write(f"| {kind} | {rates} |\n")
             sys.stdout.flush()
 
 

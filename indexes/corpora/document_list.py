@@ -111,12 +111,8 @@ class Readings(AbstractContextManager["Readings"]):
     def __init__(self, path: Path | None) -> None:
         """None: a file that goes with this process. A damaged file is begun anew."""
         self._path, self._seen = path, sqlite3.connect("", isolation_level=None)
-        for line in (
-            "PRAGMA journal_mode=OFF",
-            "CREATE TABLE seen(key BLOB PRIMARY KEY, id TEXT) WITHOUT ROWID",
-            "BEGIN",
-        ):
-            self._seen.execute(line)
+        table = "CREATE TABLE seen(key BLOB PRIMARY KEY, id TEXT) WITHOUT ROWID"
+        self._seen.executescript(f"PRAGMA journal_mode=OFF; {table}; BEGIN")
         with self._said():
             try:
                 self._db = self._opened()
@@ -128,10 +124,9 @@ class Readings(AbstractContextManager["Readings"]):
 
     def _opened(self) -> sqlite3.Connection:
         db = sqlite3.connect(self._path or "", isolation_level=None)
-        for line in ("PRAGMA locking_mode=EXCLUSIVE", "PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL",
-                     "CREATE TABLE IF NOT EXISTS given(path TEXT PRIMARY KEY, document TEXT, passages BLOB)",
-                     ):  # fmt: skip
-            db.execute(line).fetchall()
+        table = "CREATE TABLE IF NOT EXISTS given(path TEXT PRIMARY KEY, document TEXT, passages BLOB)"
+        ways = ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=NORMAL")
+        db.executescript(f"{''.join(f'PRAGMA {way};' for way in ways)}{table}")
         return db
 
     def get(self, path: str) -> tuple[Document, list[Passage]] | None:

@@ -16,17 +16,12 @@ from typing import Any
 EDGE = 3
 """Lines at the top and at the bottom of a page that may be its header and footer."""
 _BULLET = re.compile(r"([•▪●◦–*-]|\(?(\d[\d.]*|[a-z])[.)]?) ")
-_SURE_BULLET = re.compile(r"([•▪●◦–*-]|\(?(\d+|[a-z])\)|[1a]\.) ")
-"""As no sentence goes on."""
+_SURE_BULLET = re.compile(r"([•▪●◦–*-]|\(?(\d+|[a-z])\)|[1a]\.) ")  # no sentence goes on so
 _DOTTED = re.compile(r"(\. ?){4}")
 """As in a table of contents."""
-PARTED = "\x02"
-"""PDFium's mark of a hyphen at the end of a line."""
-_COMPOUND = re.compile(r"\w+(?:-\w+)+")
+PARTED = "\x02"  # PDFium's mark of a hyphen at the end of a line
 _PARTED = re.compile(r"(\s*)(\S+)")
-_UNMARKED = re.compile(r"‐$|(?<=\d)-$")
-"""Hyphens at a line's end that PDFium does not mark."""
-_PARTED_WORD = re.compile(r"([\w-]*)\x02 ([\w-]*)")
+_UNMARKED = re.compile(r"‐$|(?<=\d)-$")  # at a line's end, and PDFium does not mark them
 _ENDED = re.compile(r"[.!?:…。！？][\"'”’)\]]*$")
 
 
@@ -74,8 +69,8 @@ def read_pdf(path: str, out: Any) -> None:
         except pdfium.PdfiumError:
             without["torn"].append(number)
     for kind, numbers in without.items():
-        what = "pictures without text: read them with OCR first (ocrmypdf)" if kind == "scanned" else "damaged"
         if numbers:
+            what = "pictures without text: read them with OCR first (ocrmypdf)" if kind == "scanned" else "damaged"
             said = f"{len(numbers)} of {out.pages} pages, from p. {numbers[0]} on, are {what}"
             out.problems.append((kind, numbers[0], said))
     _add_lines(_without_edges(pages, out), out)
@@ -193,8 +188,7 @@ def _in_rows(lines: list[Line]) -> list[Line]:
     while at < len(falls):
         columns, rest, end = _columns(falls, at)
         if len(columns) > 1:
-            done += falls[at][: -len(columns[0])]
-            done += _rows(columns)
+            done += [*falls[at][: -len(columns[0])], *_rows(columns)]
             falls[end] = rest
             at = end if rest else end + 1
         else:
@@ -284,24 +278,26 @@ def _add_lines(lines: list[Line], out: Any) -> None:
             out.add(role, line.page, text)
         before, was = line, role
     if any(PARTED in text for _, _, text in out.blocks):
-        out.blocks = [*_with_whole_words(out.blocks)]
+        _mend_words(out.blocks)
 
 
-def _with_whole_words(blocks: list[tuple[str, int, str]]) -> Iterator[tuple[str, int, str]]:
-    """The blocks without hyphens where lines ended within a word. One stays beside a digit, beside a single letter,
-    where capitals begin or end there ("Timor-Leste", "USB-stick"), and in words that have it elsewhere in the file.
+def _mend_words(blocks: list[tuple[str, int, str]]) -> None:
+    """Takes out hyphens where lines ended within a word. One stays beside a digit, beside a single letter, where
+    capitals begin or end there ("Timor-Leste", "USB-stick"), and in words that have it elsewhere in the file.
     """
-    written = {word.lower() for _, _, text in blocks if "-" in text for word in _COMPOUND.findall(text)}
+    written = {word.lower() for _, _, text in blocks if "-" in text for word in re.findall(r"\b\w++(?:-\w+)+", text)}
 
     def joined(found: re.Match[str]) -> str:
         left, right = found.groups()
         last, first = left[-1:], right[:1]
-        capital = last.isupper() != first.isupper() or (last.isupper() and right[1:2].islower())
-        kept = capital or last.isdigit() or first.isdigit() or len(left) == 1
-        return f"{left}-{right}" if kept or f"{left}-{right}".lower() in written else left + right
+        kept = last.isupper() != first.isupper() or (last.isupper() and right[1:2].islower())
+        kept = kept or last.isdigit() or first.isdigit() or len(left) == 1 or f"{left}-{right}".lower() in written
+        return f"{left}-" if kept else left
 
-    for role, page, text in blocks:
-        yield role, page, _PARTED_WORD.sub(joined, text).replace(PARTED, "-") if PARTED in text else text
+    for at, (role, page, text) in enumerate(blocks):
+        if PARTED in text:
+            text = re.sub(rf"(?<![\w-])([\w-]*){PARTED} (?=([\w-]*))", joined, text).replace(PARTED, "-")
+            blocks[at] = role, page, text
 
 
 def _goes_on(before: Line, line: Line, role: str, said: str) -> bool:

@@ -19,7 +19,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -244,12 +244,10 @@ class Documents:
             told = Told(0, [], {}, [trouble])
         one.pages, one.dropped, one.problems = told.pages, told.dropped, told.problems
         passages = list(self._cut(told.blocks, one.path))
-        now = Document(one.path)
-        try:
+        now, stands = Document(one.path), False
+        with suppress(OSError):  # else it is gone
             _measure(now, path)
             stands = one.is_as(now) or file_hash(path) == one.sha256  # rights, links and backups set a ctime too
-        except OSError:  # it is gone
-            stands = False
         if not stands:
             one.problems, passages = [("changed", 0, "changed while it was read: run the command again")], []
         elif not passages and not one.problems:

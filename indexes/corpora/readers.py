@@ -49,8 +49,7 @@ Item = tuple[int, int, Passage | Problem]
 class Source:
     """A corpus that can be read any number of times, always in the same order.
 
-    `files` name the places of problems (of documents: below `documents.root`); `identity` is a SHA-256 over the content
-    (of a hub data set: over its commit).
+    `files` name the places of problems; `identity` is a SHA-256 over the content (of a hub data set: over its commit).
     """
 
     name: str
