@@ -1,11 +1,11 @@
 """How time and memory grow with passages, questions, calls, nodes, turns and connections: curves and their steepness.
 
-    python -m benchmarks.growth --out docs/figures/growth [--parts vectors journal] [--most 10000000]
+    OMP_NUM_THREADS=1 python -m benchmarks.growth --out docs/figures/growth [--parts vectors journal] [--most 10000000]
 
-Each point is measured in a process of its own, one thread, after everything is imported: processor seconds of the work,
-and the memory that the process grew by at its peak, mapped files included (0: less than making the vectors held before;
-the smallest size is worked off once before, unmeasured). Steepness is the exponent of the power law
-through the three largest sizes: 1 is a straight line. `--rows FILE` keeps points, and measures none again.
+Each size is measured in a process of its own, in which the smallest was worked off before: processor seconds of the
+work, and how much more memory the process held at the work's peak than before all work, mapped files included (Linux
+counts it). Steepness is the exponent of the power law through the three largest sizes: 1 is a straight line. `--rows
+FILE` keeps points, and measures none again.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import itertools
 import json
 import math
-import resource
 import subprocess
 import sys
 import tempfile
@@ -26,9 +26,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from steprag.engines.threads import return_freed_memory
+
 Clock = Callable[[str], contextlib.AbstractContextManager[None]]
 DIMENSION = 64
 QUERIES = 50
+LARGEST = {"flat": 10**6, "ivf-sq8": 10**6, "rabitq": 10**7}
+"""Index types, and the most vectors that each is built of here."""
 
 
 def vectors(size: int, folder: Path, clock: Clock) -> dict[str, float]:
@@ -47,19 +51,21 @@ def vectors(size: int, folder: Path, clock: Clock) -> dict[str, float]:
     queries = synthetic(folder, size, DIMENSION)[:QUERIES]
     store, told = VectorFile(folder / VECTORS, size, DIMENSION), {}
     probe = make_probe(store, queries)
-    for name in ("flat", "ivf-sq8", "rabitq"):
+    for name in (name for name, most in LARGEST.items() if size <= most):
         try:
             check_type(name, size, DIMENSION, AnnConfig())
         except ConfigError:  # too few vectors for it
             continue
         with clock(f"{name}: built"):
             facts, measured = build_type(name, folder, store, AnnConfig(), probe)
+        store.release()  # what measuring the recall touched
         index = open_index(folder, facts, size, DIMENSION)
         index.search(queries[:1], 10)
         with clock(f"{name}: {QUERIES} searches"):
             for query in queries:
                 index.search(query[np.newaxis], 10)
         told[f"{name}: recall at 10"] = measured.recall_at_10
+        del index  # its map would count as the next one's memory
     return told
 
 
@@ -175,16 +181,32 @@ def measured(part: str, size: int) -> None:
 
     @contextlib.contextmanager
     def clock(curve: str) -> Iterator[None]:
-        peak, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+        forget_peak()
+        start = time.process_time()
         yield
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak
-        told.append({"curve": curve, "seconds": time.process_time() - start, "mib": grown / 1024})
+        seconds = time.process_time() - start
+        told.append({"curve": curve, "seconds": seconds, "mib": max(0.0, peak() - held)})
 
     with tempfile.TemporaryDirectory() as warm, tempfile.TemporaryDirectory() as folder:
         PARTS[part][0](min(PARTS[part][2][0], size), Path(warm), lambda _: contextlib.nullcontext())  # imports, caches
+        forget_peak()
+        held = peak()
         more = PARTS[part][0](size, Path(folder), clock)
     for row in told:
         sys.stdout.write(json.dumps({"part": part, "size": size, **row, "told": more}) + "\n")
+
+
+def forget_peak() -> None:
+    """Frees what can be freed, and has Linux count the peak from here on."""
+    gc.collect()
+    return_freed_memory()
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak() -> float:
+    """The most MiB that this process held since `forget_peak`."""
+    told = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(told["VmHWM"].split()[0]) / 1024
 
 
 def steepness(points: list[tuple[int, float]]) -> float | None:

@@ -1,6 +1,6 @@
 """A loaded encoder: text to vectors.
 
-sentence-transformers loads the model and does the pooling. Passages take a way of our own through it: tokens are made
+sentence-transformers loads the model and does the pooling. Texts take a way of our own through it: tokens are made
 ahead, texts of like length go together, and a batch holds so many tokens rather than so many texts, which leaves
 little padding and keeps a batch within the caches (`benchmarks/encode_speed.py` compares it with `encode`).
 """
@@ -68,15 +68,16 @@ class Encoder:
                 _to_int8(self._model)
             if backend not in ("auto", "torch"):
                 give_over(self._model[0], backend, torch.get_num_threads(), spec.weight_hash)
-            self._prompt = spec.passage_prefix
-            self._by_tokens = _takes_tokens(self._model, self._prompt)
+            self._by_tokens = {prompt: _takes_tokens(self._model, prompt)
+                               for prompt in (spec.passage_prefix, spec.query_prefix)}  # fmt: skip
             self.encode_passages(["?"])  # a damaged folder may load and fall over its first text
             if backend == "auto" and device == "cpu" and dtype == "float32":
                 give_over_if_alike(self._model[0], self.encode_queries, torch.get_num_threads(), spec.weight_hash)
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """(len(texts), dimension) float32, rows of length 1 where the spec says so."""
-        # Small batches suit a CPU: little padding, and the activations stay in its cache.
+        if (tokens := self._ids(texts, self.spec.query_prefix)) is not None:
+            return self.encode_tokens(texts, tokens)
         how = self._model.encode_query
         return self._encode(how, texts, self.spec.query_prefix, batch_size=256 if self._gpu else 16)
 
@@ -90,9 +91,12 @@ class Encoder:
 
     def tokenise(self, texts: Sequence[str]) -> Tokens | None:
         """Token ids of passages, cut at the spec's length; None where the model wants the text itself. Thread-safe."""
-        if not self._by_tokens:
+        return self._ids(texts, self.spec.passage_prefix)
+
+    def _ids(self, texts: Sequence[str], prompt: str) -> Tokens | None:
+        if not self._by_tokens[prompt]:
             return None
-        prefixed = [self._prompt + text for text in texts]
+        prefixed = [prompt + text for text in texts]
         tokenizer: Any = self._model.tokenizer
         return tokenizer(prefixed, truncation=True, max_length=self.spec.max_length, padding=False,
                          return_attention_mask=False, return_token_type_ids=False)["input_ids"]  # fmt: skip
@@ -108,7 +112,7 @@ class Encoder:
         for rows in batches(lengths, most):
             if tokens is None:
                 asked = [texts[row] for row in rows]
-                vectors[rows] = self._encode(self._model.encode_document, asked, self._prompt, batch_size=len(rows))
+                vectors[rows] = self._encode(self._model.encode_document, asked, self.spec.passage_prefix, len(rows))
             else:
                 vectors[rows] = self._forward([tokens[row] for row in rows])
             if progress:
