@@ -28,6 +28,7 @@ from data_generation.generate import search_all, search_identity
 from data_generation.tally import Earlier
 from steprag.agent.open import OpenAgent, make_environment
 from steprag.agent.profiles import load_profile
+from steprag.batch.database import Database, absorb
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import run_calmly
 from steprag.cli import main
@@ -313,6 +314,16 @@ def test_a_page_that_changed_between_two_searches_is_replayed_as_each_found_it(t
     first = asyncio.run(ask())
     assert [found[0].text for found in first] == ["as of May", "as of June", "as of May"]
     assert asyncio.run(ask()) == first
+    other = tmp_path / "other.sqlite"
+    with contextlib.closing(Journal(other)) as journal:
+        journal.question(QUESTIONS[1])
+        journal.searched(QUESTIONS[1].id, "July", 2, (Passage("https://page.example", "Lima", "as of July", 0.5),))
+    with contextlib.closing(Database(tmp_path / JOURNAL)) as whole:
+        absorb(whole, other, "other")
+    with contextlib.closing(Journal(tmp_path / JOURNAL)) as journal:
+        assert journal.searches_of(QUESTIONS[1].id)["July", 2][0].text == "as of July"
+        journal.forget([QUESTIONS[0].id])
+    assert b"as of May" not in (tmp_path / JOURNAL).read_bytes()
 
 
 def test_what_is_forgotten_leaves_no_passage_behind_that_others_did_not_find(tmp_path: Path) -> None:

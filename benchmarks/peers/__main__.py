@@ -20,11 +20,12 @@ import signal
 import statistics
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from benchmarks.peers.pairing import Peer, Told, load
+from benchmarks.peers.pairing import Peer, Told, family, load
 
 HOME = Path(__file__).resolve().parent
 ROOT = HOME.parents[1]
@@ -37,7 +38,8 @@ PAGE = """# StepRAG beside its peers
 `bash scripts/peers.sh` made this page. Each side runs in a process of its own, in turn with the others. Figures are
 medians of the rounds; brackets hold the least and the greatest ratio of a round. Above 1 ours is ahead. The first table
 names of each comparison the peer that is nearest to ours, or most ahead; where ours is behind comes first. Wall seconds
-count what other work took of the machine meanwhile; processor seconds do not."""
+count what other work took of the machine meanwhile; processor seconds do not. A ratio of one round that is near 1 says
+nothing."""
 HEAD = ["", "| comparison | peer | figure | ours is better by | equal |", "|---|---|---|---|---|"]
 
 
@@ -116,7 +118,10 @@ def played(python: Path, file: Path, function: str, work: Path, module: ModuleTy
             raise Unavailable(f"not run: took more than {limit} s") from None
         finally:
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
+                for each in family(process.pid):
+                    with suppress(ProcessLookupError):
+                        os.kill(each, signal.SIGKILL)
+                process.wait()
     if process.returncode:
         raise Unavailable(f"not run: {last_line(log.read_text(errors='replace'))} (exit {process.returncode})")
     return json.loads(out.read_text(encoding="utf-8"))

@@ -112,7 +112,8 @@ def langgraph(work: Path) -> Told:
         body = {"assistant_id": "agent", "input": given, "stream_mode": ["messages-tuple", "updates"]}
         yield from (line for line in lines(url, "POST", "/runs/stream", body) if line[:4] == "data")
 
-    with endpoint(0.1, 0.1) as world, serving(command, f"{url}/ok", URL=f"{world}/v1", LANGSMITH_TRACING="false") as it:
+    quiet = {"LANGSMITH_TRACING": "false", "LANGGRAPH_CLI_NO_ANALYTICS": "1"}
+    with endpoint(0.1, 0.1) as world, serving(command, f"{url}/ok", **quiet, URL=f"{world}/v1") as it:
         return played(turn, it.pid)
 
 

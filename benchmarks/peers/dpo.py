@@ -82,7 +82,7 @@ def trl(work: Path) -> Told:
 
     with measured() as told:
         rows = Dataset.from_list(json.loads((work / "plain.json").read_text()))
-        args = DPOConfig(str(work / "trl"), **SAME, report_to=[], bf16=False,
+        args = DPOConfig(str(work / "trl"), **SAME, report_to=[], bf16=False, gradient_checkpointing=False,
                          train_sampling_strategy="sequential")  # fmt: skip
         trainer = DPOTrainer(str(work / "model"), args=args, train_dataset=rows)
         trainer.train()

@@ -122,7 +122,7 @@ def trl(work: Path) -> Told:
     rows = [{"prompt": [{"role": "user", "content": question(i)}], "number": i} for i in range(4 * STEPS)]
     arguments = GRPOConfig(output_dir="trl", num_generations=4, per_device_train_batch_size=16, use_cpu=True,
                            max_steps=STEPS, max_completion_length=2048, report_to="none", save_strategy="no",
-                           logging_steps=1)  # fmt: skip
+                           logging_steps=1, bf16=False, gradient_checkpointing=False)  # fmt: skip
     model = AutoModelForCausalLM.from_pretrained(work / "model")
     with ExitStack() as stack:
         watched(GRPOTrainer, told, stack)

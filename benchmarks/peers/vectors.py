@@ -8,7 +8,6 @@ process, mapped files included. Equal: recall@10 no more than 0.02 below ours.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ def prepare(work: Path) -> None:
     import faiss
     import numpy as np
 
-    sys.path.insert(0, str(Path(__file__).parents[1]))
     from benchmarks.index_types import synthetic
     from indexes.rows.vector_file import VECTORS, VectorFile
 

@@ -34,6 +34,7 @@ KINDS = {".pdf": "pdf", ".docx": "docx", ".pptx": "slides", ".odt": "opendocumen
 Trouble = tuple[str, int, str]
 """A problem's kind, its page (0: the whole file) and what is said of it."""
 _NO_ROOM = ("SQLITE_FULL", "SQLITE_IOERR_WRITE")
+_HELD = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_IOERR", "SQLITE_CANTOPEN", "SQLITE_READONLY")
 
 
 @dataclass
@@ -162,7 +163,7 @@ class Readings(AbstractContextManager["Readings"]):
         except (sqlite3.Error, ValueError, TypeError) as error:
             if getattr(error, "sqlite_errorname", "") in _NO_ROOM:
                 raise no_room(path, 0) from None
-            if isinstance(error, sqlite3.OperationalError):  # what stands there is kept
+            if getattr(error, "sqlite_errorname", "").startswith(_HELD):  # what stands there is kept
                 raise NoRoom(f"{path}: {error}; end what holds it, or make room, and run the command again") from None
             raise DataError(path, f"is damaged: {error}", remedy="run the command again") from None
 

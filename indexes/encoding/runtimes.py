@@ -11,7 +11,8 @@ import hashlib
 import importlib
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -143,12 +144,22 @@ def _onnx_runtime(path: Path, threads: int) -> Run:
     options.intra_op_num_threads = threads
     state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     own = tuple(each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception))
-    try:
+
+    @contextmanager
+    def said() -> Iterator[None]:
+        try:
+            yield
+        except own as error:  # they have no base of their own
+            why = " ".join(str(error).split())[:200]
+            raise ConfigError(f"{path} cannot be run: {why}; remove its folder, or give --backend torch") from None
+
+    def run(given: dict[str, np.ndarray]) -> np.ndarray:
+        with said():
+            return session.run(None, given)[0]
+
+    with said():
         session = runtime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
-    except own as error:  # they have no base of their own
-        said = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{path} cannot be run: {said}; remove its folder, or give --backend torch") from None
-    return lambda given: session.run(None, given)[0]
+    return run
 
 
 def _openvino(path: Path, threads: int) -> Run:

@@ -113,19 +113,21 @@ def _broken(token: str) -> str:
 
 
 _SENTENCE = re.compile(r"\S.*?(?:[.!?。！？]+[\"'”’)\]]*(?=\s|$)|\n|$)", re.DOTALL)
-_BREAK = re.compile(r"[\n|][\s|:*>#-]*")
+_BREAK = re.compile(r"[\n|](?:[\s|*>#-]|:(?=-)|(?<=-):)*")
 """What parts lines, and cells of a table, in the passages of documents, with marks of lists, quotes and rules."""
 _INSTRUCTION = re.compile(
-    r"\b(?:ignore|disregard|forget|override|do not (?:answer|use|read|search|follow))\b"
-    r"|(?:^|[:;,]\s*|\b(?:please|must|should|then|always|and|now)\s+)(?:answer|reply|respond)\b(?!s\b|ed\b)"
-    r"|(?:^|[:;]\s*|\bplease\s+)(?:output|write|print|say|return|state|repeat|conclude)\s+(?:that|only|exactly|[\"'“:])"
-    r"|\bthe\s+(?:(?:only|one|correct|right|true|final|real|expected|actual|best|relevant)\s+){0,3}"
-    r"(?:answer|response|reply|evidence|next query)\s+(?:to\b.{0,60}?\s)?(?:is|are|must|should|will)\b"
-    r"|\bsystem prompt|\b(?:previous|prior|above|these|following|earlier)\s+instructions?"
-    r"|\binstructions? (?:above|below)"
-    r"|\b(?:notes?|messages?|instructions?|attention|hints?|dear)[\s,:]+(?:(?:to|for|the|any|all|an?|ai|language)\s+)*"
-    r"(?:assistants?|agents?|models?|readers?|chatbots?|llms?|ais?)\b"
-    r"|\b(?:you are|as) an? (?:ai|helpful|language model)\b",
+    (
+        r"\b(?:ignore|disregard|forget|override|do not (?:answer|use|read|search|follow))\b"
+        r"|(?:^|[:;,]\s*|\b(?:please|must|should|then|always|and|now)\s+)(?:answer|reply|respond)\b(?!s\b|ed\b)"
+        r"|(?:^|[:;]\s*|\bplease\s+)(?:output|write|print|say|return|state|repeat|conclude)\s+(?:that|only|exactly|[\"'“:])"
+        r"|\bthe\s+(?:(?:only|one|correct|right|true|final|real|expected|actual|best|relevant)\s+){0,3}"
+        r"(?:answer|response|reply|evidence|next query)\s+(?:to\b.{0,60}?\s)?(?:is|are|must|should|will)\b"
+        r"|\bsystem prompt|\b(?:previous|prior|above|these|following|earlier)\s+instructions?"
+        r"|\binstructions? (?:above|below)"
+        r"|\b(?:notes?|messages?|instructions?|attention|hints?|dear)[\s,:]+(?:(?:to|for|the|any|all|an?|ai|language)\s+)*"
+        r"(?:assistants?|agents?|models?|readers?|chatbots?|llms?|ais?)\b"
+        r"|\b(?:you are|as) an? (?:ai|helpful|language model)\b"
+    ).replace(" ", r"\s+"),  # of several lines, what parted them is blanks here
     re.IGNORECASE,
 )
 

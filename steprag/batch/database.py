@@ -7,6 +7,7 @@ no call twice.
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
@@ -263,6 +264,15 @@ def absorb(into: Database, part: Path, name: str) -> None:
             "INSERT OR IGNORE INTO calls(question, role, state, seed, n, reply, usage)"
             " SELECT question, role, state, seed, n, reply, usage FROM part.calls ORDER BY id"
         )
+        differ = "(p.title, p.text) IS NOT (m.title, m.text)"
+        others = into.rows(f"SELECT p.* FROM part.passages p JOIN main.passages m USING (id) WHERE {differ}")
+        words = {id: row for id, *row in others}
+        for question, query, top_k, found in into.rows("SELECT * FROM part.searches") if words else ():
+            told = KeptCalls(part, into)._read(_FOUND, found, f"a search of {question}")
+            told = [(*one, *words.get(one[0], ())) if len(one) == 2 else one for one in told]
+            into.write(
+                "INSERT OR IGNORE INTO main.searches VALUES (?, ?, ?, ?)", question, query, top_k, json.dumps(told)
+            )
         for table in _COPIED:
             into.write(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM part.{table}")
         known = into.rows("SELECT lost FROM absorbed WHERE name = ?", name)

@@ -97,11 +97,13 @@ class Journal(KeptCalls):
         """Takes questions out of the file, with their calls, their searches, and the passages that no other found.
 
         No byte of what is deleted stays in the file or its log: the file is written anew, since SQLite's secure_delete
-        leaves copies where pages were split. All or nothing; takes a look at all searches and room for the file again.
+        leaves copies where pages were split. The rows go all or none; where there is no room to write the file anew
+        (its size among the temporary files, and beside it), JournalFull is raised, and the same call finishes it.
         """
         gone = json.dumps([*question_ids])
         ours = "(SELECT value FROM json_each(?1))"
-        found = "SELECT json_extract(value, '$[0]') FROM searches, json_each(found) WHERE question"
+        kept = "FROM searches, json_each(found) WHERE json_array_length(value) = 2"  # others have words of their own
+        found = f"SELECT json_extract(value, '$[0]') {kept} AND question"
         alone = f"DELETE FROM passages WHERE id IN ({found} IN {ours}) AND id NOT IN ({found} NOT IN {ours})"
         with self._db.transaction():
             self._db.write(alone, gone)

@@ -88,7 +88,8 @@ async def traced_search(work: Awaitable[Given], query: str, tools: Collection[st
     if not tools:
         return await traced(work, "retriever", "search", query)
     name = query.partition(":")[0].strip()
-    name = name if name in tools else next(iter(tools))
+    if name not in tools:
+        name = next(iter(tools)) if len(tools) == 1 else "tool"
     return await traced(work, "tool", name, query, **{"tool.name": name})
 
 
