@@ -14,6 +14,7 @@ import numpy as np
 
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import encoder_here
+from indexes.encoding.runtimes import cosines
 from indexes.folder.manifest import BUILT, MEND, STAGE, IndexManifest, add_ons, read_add_on, read_index_manifest
 from indexes.rows.passage_store import PASSAGES, PassageStore
 from indexes.rows.vector_file import VECTORS, VectorFile
@@ -63,13 +64,12 @@ def _encoded_again(folder: Path, manifest: IndexManifest, sample: int) -> float:
         texts = store.texts(rows.tolist(), manifest.config.get("titles", "plain"))
     fresh = Encoder(encoder_here(manifest.encoder, manifest.config), manifest.encoder).encode_passages(texts)
     stored = VectorFile(folder / VECTORS, manifest.corpus.rows, manifest.encoder.dimension).take(rows)
-    lengths = np.linalg.norm(fresh, axis=1) * np.linalg.norm(stored, axis=1)
-    cosines = (fresh * stored).sum(axis=1) / np.maximum(lengths, 1e-12)
-    worst = int(np.argmin(cosines))
-    if cosines[worst] < ALIKE:
-        problem = f"row {rows[worst]} is not its passage's vector (cosine {cosines[worst]:.3f})"
+    found = cosines(fresh, stored)
+    worst = int(np.argmin(found))
+    if found[worst] < ALIKE:
+        problem = f"row {rows[worst]} is not its passage's vector (cosine {found[worst]:.3f})"
         raise DataError(folder / VECTORS, problem, remedy="build the index again")
-    return round(float(cosines[worst]), 5)
+    return round(float(found[worst]), 5)
 
 
 def main(argv: list[str]) -> int:

@@ -232,7 +232,7 @@ class Documents:
             command = (sys.executable, "-I", "-X", "utf8", str(WORKER), *bounds)
             self._workers.own = BoundedProcess(command, self._config.seconds)
             workers.append(self._workers.own)
-        asked = {"path": str(path.absolute()), "kind": KINDS[path.suffix.lower()]}
+        asked = {"path": str(path.absolute()), "kind": KINDS[_ending(one.path)]}
         reply = self._workers.own.ask(json.dumps(asked).encode())
         trouble: Trouble = ("died", 0, "ended the process that read it (too little memory? --documents.memory_mb)")
         if self._workers.own.late:

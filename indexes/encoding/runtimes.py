@@ -24,7 +24,7 @@ from steprag.engines.models import cache_dir
 from steprag.errors import ConfigError, quoted
 
 Backend = Literal["torch", "onnx", "openvino"]
-QueryBackend = Literal["auto", "torch", "onnx", "openvino"]
+QueryBackend = Literal["auto", Backend]
 """auto: OpenVINO, else ONNX Runtime, whichever is installed, if it gives the vectors of torch."""
 AGREE = 0.9999
 """Least cosine of a text's vectors by two runtimes that count as one encoder; float32 rounding leaves 0.999999."""
@@ -76,6 +76,12 @@ def give_over(transformer: Any, name: Backend, threads: int, weight_hash: str) -
     transformer.model.forward = _forward({"onnx": _onnx_runtime, "openvino": _openvino}[name](file, threads))
 
 
+def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """(n,) of each row of one and the same row of the other; 0 where a row has no length."""
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    return (one * other).sum(axis=1) / np.maximum(lengths, 1e-12)
+
+
 def give_over_if_alike(
     transformer: Any, encode: Callable[[tuple[str, ...]], np.ndarray], threads: int, weight_hash: str
 ) -> None:
@@ -86,9 +92,7 @@ def give_over_if_alike(
     before, own = encode(PROBE), transformer.model.forward
     try:
         give_over(transformer, name, threads, weight_hash)
-        after = encode(PROBE)
-        lengths = np.linalg.norm(before, axis=1) * np.linalg.norm(after, axis=1)
-        least = float(((before * after).sum(axis=1) / lengths).min())
+        least = float(cosines(before, encode(PROBE)).min())
         told = f"cosine to torch's vectors {least:.6f}"
     except (RuntimeError, ImportError, OSError, ConfigError) as error:  # what cannot be exported, run, or kept
         least, told = -1.0, f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"

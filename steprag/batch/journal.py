@@ -137,8 +137,8 @@ class Journal(KeptCalls):
             for one in passages:
                 words = one.title, one.text
                 self._db.write("INSERT OR IGNORE INTO passages VALUES (?, ?, ?)", one.id, *words)
-                (first,) = self._db.rows("SELECT title, text FROM passages WHERE id = ?", one.id)
-                found.append([one.id, one.score, *(() if first == words else words)])
+                differ = "SELECT 1 FROM passages WHERE id = ? AND (title, text) IS NOT (?, ?)"
+                found.append([one.id, one.score, *(words if self._db.rows(differ, one.id, *words) else ())])
             row = question_id, query, top_k, json.dumps(found)
             self._db.write("INSERT OR REPLACE INTO searches VALUES (?, ?, ?, ?)", *row)
 
