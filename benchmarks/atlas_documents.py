@@ -24,6 +24,7 @@ from pathlib import Path
 
 from indexes.corpora.readers import open_source
 from indexes.rows.passage_store import PassageStore
+from inference.scoring.tables import markdown
 from steprag import atlas
 from steprag.cli import run as steprag
 from steprag.experiments.adapt.gates import Hop, MadeQuestion
@@ -228,7 +229,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--kinds", nargs="+", choices=("pdf", "html", "docx"), default=["pdf", "html", "docx"])
     parser.add_argument("--questions", type=int, default=60)
     given = parser.parse_args(argv)
-    lines = list[str]()
+    rows = list[dict[str, str]]()
     for kind in given.kinds:
         folder, index, made = export(given.out, kind), given.out / f"{kind}-index", given.out / f"{kind}-questions"
         codes = [steprag(["index", "build", "--corpus", str(folder), "--out", str(index), "--encoder", "none"]),
@@ -236,10 +237,8 @@ def main(argv: list[str]) -> int:
                           "--questions", str(given.questions), "--test", str(given.questions)])]  # fmt: skip
         if any(codes):
             return max(codes)
-        row = {"kind": kind, **returned(index, given.out / f"{kind}.map.jsonl"), **right_of(made)}
-        lines += [] if lines else [f"| {' | '.join(row)} |", "|" + "---|" * len(row)]
-        lines.append(f"| {' | '.join(row.values())} |")
-    sys.stdout.write("\n".join([*lines, ""]))
+        rows.append({"kind": kind, **returned(index, given.out / f"{kind}.map.jsonl"), **right_of(made)})
+    sys.stdout.write(markdown([*rows[0]], ([*row.values()] for row in rows)))
     return 0
 
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.serve_load import resident
+from inference.scoring.tables import markdown
 from steprag import atlas
 from steprag.records.jsonl import read_json, write_json
 from tests.fakes import descendants
@@ -175,8 +176,8 @@ def page(folders: Sequence[str]) -> str:
         told = read_json(Path(folder) / "figures.json")
         state = "" if told["status"] == "ended" else f" **{told['status']}**"
         parts += [f"## {told['title']}", f"{told['minutes']:g} minutes, {told['date']}, {told['machine']}.{state}"]
-        rows = [f"| {row['what']} | {row['value']} | {row['bound']} | {row['held']} |" for row in told["rows"]]
-        parts.append("\n".join(["| what | found | must be | holds |", "|---|---|---|---|", *rows]))
+        rows = ([str(row[key]) for key in ("what", "value", "bound", "held")] for row in told["rows"])
+        parts.append(markdown(["what", "found", "must be", "holds"], rows).rstrip())
     return "\n\n".join(parts) + "\n"
 
 

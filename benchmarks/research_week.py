@@ -34,9 +34,10 @@ from typing import Any
 import httpx2
 
 from benchmarks.loads import TOKEN, Load, begin, built, done, loading, options, slope
-from benchmarks.serve_load import free_port, p95, resident
+from benchmarks.serve_load import p95, resident
 from steprag import atlas
 from steprag.batch.journal import JOURNAL
+from steprag.engines.launch import free_port
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_records, write_records
 from steprag.records.training_rows import Pair, Trajectory
@@ -105,7 +106,7 @@ def provider(port: int, questions: Path, log: Path, calm: bool) -> None:
 @contextmanager
 def provided(questions: Path, log: Path, *, calm: bool) -> Iterator[list[str]]:
     """The double in a process of its own; the options that lead to it."""
-    port = free_port()
+    port = free_port("127.0.0.1")
     process = multiprocessing.get_context("spawn").Process(target=provider, args=(port, questions, log, calm))
     process.start()
     try:
@@ -156,7 +157,7 @@ class Watcher(threading.Thread):
     def __init__(self, load: Load) -> None:
         super().__init__(daemon=True)
         self.over, self.became, self.took = threading.Event(), Counter[str](), list[float]()
-        self.memory, self._load, self._port = list[tuple[float, float]](), load, free_port()
+        self.memory, self._load, self._port = list[tuple[float, float]](), load, free_port("127.0.0.1")
 
     def run(self) -> None:
         runs = self._load.folder / "runs"

@@ -17,7 +17,6 @@ import asyncio
 import json
 import multiprocessing
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -38,6 +37,7 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.open import make_environment, open_agent
 from steprag.batch.journal import Journal
 from steprag.config.load import load_config
+from steprag.engines.launch import free_port
 from steprag.types import Question
 
 TOKEN = "a-token-of-the-benchmark"
@@ -138,12 +138,6 @@ async def served(url: str, questions: list[str], clients: int) -> tuple[float, l
         return time.perf_counter() - start, firsts, tokens
 
 
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
 def p95(values: list[float]) -> float:
     return sorted(values)[max(0, int(0.95 * len(values)) - 1)]
 
@@ -188,7 +182,7 @@ def main() -> None:
     parser.add_argument("--token_ms", type=float, default=5.0)
     parser.add_argument("--conversations", type=int, nargs="*", default=[])
     given = parser.parse_args()
-    port = free_port()
+    port = free_port("127.0.0.1")
     process = multiprocessing.get_context("spawn").Process(
         target=engine, args=(port, given.slots, given.token_ms), daemon=True
     )

@@ -33,9 +33,10 @@ from typing import Any
 import aiohttp
 
 from benchmarks.loads import TOKEN, Load, begin, built, done, loading, options, slope
-from benchmarks.serve_load import engine, free_port, p95, resident
+from benchmarks.serve_load import engine, p95, resident
 from inference.chat.turns.events import ENDS, next_state
 from steprag import atlas
+from steprag.engines.launch import free_port
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import dump_line, read_records
 from steprag.types import Turn
@@ -78,8 +79,8 @@ class Day:
     load: Load
     index: Path
     disk: Path | None
-    port: int = field(default_factory=free_port)
-    engine_port: int = field(default_factory=free_port)
+    port: int = field(default_factory=lambda: free_port("127.0.0.1"))
+    engine_port: int = field(default_factory=lambda: free_port("127.0.0.1"))
     codes: dict[str, str] = field(default_factory=dict)
     accepted: dict[str, str] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)

@@ -32,8 +32,9 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.serve_load import TOKEN, engine, free_port, resident
+from benchmarks.serve_load import TOKEN, engine, resident
 from steprag import atlas
+from steprag.engines.launch import free_port
 
 CLIENTS = 32
 CAPACITY_SECONDS = 10.0
@@ -207,7 +208,7 @@ def search_service(index: str, folder: str) -> Iterator[Load]:
 @contextlib.contextmanager
 def chat_service(index: str, folder: str) -> Iterator[Load]:
     """`steprag serve` before the double of an engine."""
-    port = free_port()
+    port = free_port("127.0.0.1")
     process = multiprocessing.get_context("spawn").Process(target=engine, args=(port, 8, 2.0), daemon=True)
     process.start()
     policy = {"base_url": f"http://127.0.0.1:{port}/v1", "model": "double", "engine": "openai", "concurrency": "8"}
