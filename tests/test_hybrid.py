@@ -22,7 +22,7 @@ import indexes.commands.build
 import indexes.commands.evaluate
 import indexes.commands.search
 from indexes import open_retriever
-from indexes.addons import postings
+from indexes.addons import bm25, postings
 from indexes.addons.bm25 import Analyser, Bm25Config, add_bm25, terms_of, write_bm25
 from indexes.addons.links import mentions, title_words
 from indexes.commands.build import build_index
@@ -90,6 +90,16 @@ def test_bm25_stems_queries_as_it_does_passages(pristine: Path) -> None:
     assert ids(pristine, "xylophone", mode="sparse") == []
     assert ids(pristine, "runner \ud83d", mode="sparse") == ["runner"]  # half of an emoji, as a cut completion has it
     assert len(ids(pristine, "runner \ud83d", mode="dense")) == 3
+
+
+@pytest.mark.parametrize("kept", [0, 30, bm25.COLUMNS])
+def test_columns_of_frequent_terms_change_no_score(pristine: Path, kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bm25, "COLUMNS", kept)  # 30: of one term
+    searcher = bm25.Bm25Searcher(pristine, read_index_manifest(pristine))
+    analyse, model = Analyser("english"), bm25s.BM25.load(pristine / "bm25")
+    for text in ["deer", *(passage.text for passage in PASSAGES), "deer"]:
+        scores = model.get_scores(analyse(text))
+        assert searcher.search([(text, 9)]) == [best_rows(scores, 9)]
 
 
 def test_a_title_counts_more_than_text(index: Path) -> None:

@@ -41,7 +41,7 @@ def mapped_list(path: Path, kind: str, remedy: str) -> np.ndarray:
         raise DataError(path, problem, remedy=remedy) from None
     if values.ndim != 1 or not len(values) or values.dtype.kind != kind:
         raise DataError(path, f"is no list of {'whole ' if kind == 'i' else ''}numbers", remedy=remedy)
-    return values
+    return np.asarray(values)  # the plain array: a memmap wraps each number that is read
 
 
 OFFSETS = "passages.offsets.npy"
