@@ -9,9 +9,12 @@ import re
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
 from inference.chat.http.routes import PAGE
-from steprag.web.app import SHARED, VENDOR, page_file
+from steprag.view.export import PAGE as VIEWER
+from steprag.web.app import FREE, SHARED, VENDOR, page_app, page_file
+from steprag.web.guard import Access
 
 MODULES = sorted([*PAGE.glob("*.js"), *SHARED.glob("*.js")])
 IMPORT = re.compile(r'^(?:import|export) (?:\* as \w+|\w+|\{([^}]*)\})(?: from "([^"]+)")?;$', re.MULTILINE)
@@ -52,6 +55,18 @@ def test_the_shell_loads_files_that_are_there_and_holds_no_script() -> None:
     assert {"main.js", "theme.js", "base.css"} <= set(named)
     assert all(page_file(PAGE, name).is_file() for name in named)
     assert re.findall(r"<script[^>]*>[^<]+</script>|<style", shell) == []
+
+
+@pytest.mark.parametrize("page", [PAGE, VIEWER])
+def test_the_shell_names_every_module_at_once(page: Path) -> None:
+    access = Access("token", True, FREE, 1024, "cookie", frozenset())
+    with TestClient(page_app("page", page, access), base_url="http://127.0.0.1", client=("127.0.0.1", 1)) as client:
+        named = re.findall(r'<link rel="modulepreload" href="([^"]+)">', client.get("/").text)
+        assert {client.get(address).status_code for address in named} == {200}
+    scripts = {f"/page/{file.name}" for room in (page, SHARED) for file in room.glob("*.js")}
+    asked = {address for address in named if address.startswith("/page/")}
+    assert len(asked) > 20
+    assert scripts - asked <= {"/page/theme.js"}
 
 
 ROWS = [

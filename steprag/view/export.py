@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import posixpath
 import re
 from collections.abc import Iterator
 from itertools import combinations
@@ -21,7 +20,7 @@ from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import written_whole
 from steprag.view.answers import Address, Answers, label_of
 from steprag.view.quality import CLOCKS
-from steprag.web.app import SHARED, VENDOR, page_file
+from steprag.web.app import IMPORT, asset, beside, modules
 
 PAGE = Path(__file__).parent / "page"
 POLICY = (
@@ -30,7 +29,6 @@ POLICY = (
 )
 RECORDS = 500
 """Pairs, predictions and episodes of a file that the export holds at most."""
-_IMPORT = re.compile(r"""(\b(?:from|import)\s*)"([^"]+\.js)\"""")
 _STYLE = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
 _CLASSIC = re.compile(r'<script src="([^"]+)"></script>')
 _MODULE = re.compile(r'<script type="module" src="([^"]+)"></script>')
@@ -55,39 +53,24 @@ def exported(answers: Answers, trees: int, *, framed: bool = False) -> str:
 def document(pieces: dict[str, str]) -> str:
     """The page with everything in it."""
     shell = (PAGE / "index.html").read_text(encoding="utf-8")
-    modules = {f"@{address}": _module(address) for address in _scripts()}
-    imports = json.dumps({"imports": modules})
+    named = {f"@{address}": _module(address) for address in modules(PAGE)}
+    imports = json.dumps({"imports": named})
     data = json.dumps(pieces).replace("<", "\\u003c")
     head = f'<meta charset="utf-8">\n    <meta http-equiv="Content-Security-Policy" content="{POLICY}">'
     shell = shell.replace('<meta charset="utf-8">', head)
-    shell = _STYLE.sub(lambda found: f"<style>{_text(found[1])}</style>", shell)
-    shell = _CLASSIC.sub(lambda found: f"<script>{_text(found[1])}</script>", shell)
-    shell = _ICON.sub(lambda found: f'<link rel="icon" href="{_inline(_text(found[1]), "image/svg+xml")}"', shell)
+    shell = _STYLE.sub(lambda found: f"<style>{asset(PAGE, found[1])}</style>", shell)
+    shell = _CLASSIC.sub(lambda found: f"<script>{asset(PAGE, found[1])}</script>", shell)
+    shell = _ICON.sub(lambda found: f'<link rel="icon" href="{_inline(asset(PAGE, found[1]), "image/svg+xml")}"', shell)
     module = (
         f'<script type="importmap">{imports}</script>\n    <script type="application/json" id="pack">{data}</script>'
     )
     return _MODULE.sub(lambda found: f'{module}\n    <script type="module">import "@{found[1]}";</script>', shell)
 
 
-def _scripts() -> Iterator[str]:
-    """The addresses of every module, as the server has them."""
-    yield from (f"/page/{name}" for name in sorted(file.name for room in (SHARED, PAGE) for file in room.glob("*.js")))
-    yield from (f"/vendor/{file.relative_to(VENDOR).as_posix()}" for file in sorted(VENDOR.rglob("*.js")))
-
-
 def _module(address: str) -> str:
     """A module as a data: address; what it imports is named as the import map has it."""
-
-    def named(found: re.Match[str]) -> str:
-        return f'{found[1]}"@{posixpath.normpath(posixpath.join(posixpath.dirname(address), found[2]))}"'
-
-    return _inline(_IMPORT.sub(named, _text(address)), "text/javascript")
-
-
-def _text(address: str) -> str:
-    room, _, name = address.removeprefix("/").partition("/")
-    file = page_file(PAGE, name) if room == "page" else VENDOR / name
-    return file.read_text(encoding="utf-8")
+    text = IMPORT.sub(lambda found: f'{found[1]}"@{beside(address, found[2])}"', asset(PAGE, address))
+    return _inline(text, "text/javascript")
 
 
 def _inline(text: str, kind: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import posixpath
+import re
 import secrets
 import socket
 import sys
@@ -14,7 +16,6 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException as StarletteHTTPException
@@ -40,6 +41,8 @@ KINDS = {
     ".png": "image/png",
 }
 """Endings that are served, and their content types."""
+IMPORT = re.compile(r"""(\b(?:from|import)\s*)"([^"]+\.js)\"""")
+"""What a module imports, behind the word that says so."""
 
 
 class PageFiles(StaticFiles):
@@ -70,6 +73,28 @@ def page_file(folder: Path, name: str) -> Path:
     """The file that `/page/NAME` gives: the folder's own, else a shared one."""
     own = folder / name
     return own if own.exists() else SHARED / name
+
+
+def modules(page: Path) -> list[str]:
+    """Addresses of the modules of a page that `main.js` needs, itself first."""
+    found = ["/page/main.js"]
+    for address in found:
+        for _, name in IMPORT.findall(asset(page, address)):
+            needed = beside(address, name)
+            found += [needed] if needed not in found else []
+    return found
+
+
+def beside(address: str, name: str) -> str:
+    """The address of what a module names relative to its own."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(address), name))
+
+
+def asset(page: Path, address: str) -> str:
+    """The text that the server gives at an address of `/page/` or `/vendor/`."""
+    room, _, name = address.removeprefix("/").partition("/")
+    file = page_file(page, name) if room == "page" else VENDOR / name
+    return file.read_text(encoding="utf-8")
 
 
 class SessionBody(BaseModel):
@@ -146,10 +171,14 @@ def page_app(title: str, page: Path, access: Access, malformed_status: dict[str,
     app.mount("/page", PageFiles(page, SHARED))
     app.mount("/vendor", PageFiles(VENDOR))
     tell_errors(app, malformed_status)
+    at = '<script type="module"'
+    links = "".join(f'<link rel="modulepreload" href="{each}">\n    ' for each in modules(page))
 
     @app.get("/")
     async def shell() -> Response:
-        return FileResponse(page / "index.html", media_type=KINDS[".html"], headers={"Cache-Control": "no-cache"})
+        """Names every module, so that a browser need not read one to ask for the next."""
+        text = (page / "index.html").read_text(encoding="utf-8").replace(at, links + at)
+        return Response(text, media_type=KINDS[".html"], headers={"Cache-Control": "no-cache"})
 
     @app.post("/api/session", status_code=204)
     async def session(body: SessionBody) -> Response:
