@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -21,6 +22,8 @@ def main(argv: list[str]) -> int:
     add_options(parser, ServeConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(ServeConfig, arguments)
+    # Else threads that wait spin, which beside other work doubles the processor's time. OpenMP reads it when loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from steprag.web.listening import until_stopped  # a web server, which no help needs
 
     faulthandler.enable(2)  # a mapped file that is cut short under us is a bus error, which Python cannot catch
