@@ -28,8 +28,8 @@ from steprag.view.quality import CLOCKS, ScoredRuns, quality_of
 from steprag.view.search import Beside, passages_with, searched
 from steprag.view.trees import node_of, node_told, passage_texts, roles, skeleton, tree_reader
 
-SLICE = 0.25
-"""Seconds that a request reads on in a file that is not wholly listed."""
+SLICE, FIRST = 0.25, 0.03
+"""Seconds that a request reads on in a file that is not wholly listed; that the first request for its rows does."""
 SEARCH = 10.0
 """Seconds that the search for a pair's tree reads on in each file."""
 SEARCHES = 16
@@ -82,7 +82,7 @@ class Answers:
         """The rows of a file from the `start`-th on. `next` is where the following ones begin."""
         listing = self._listing(run, kind, file)
         with listing.lock:
-            listing.refresh(SLICE, start + ROWS)
+            listing.refresh(SLICE if start else FIRST, start + ROWS)
             places = listing.places[start : start + ROWS]
             return {
                 "generation": listing.generation,
