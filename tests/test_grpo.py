@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -392,7 +393,12 @@ def test_the_gradient_is_the_policy_gradient_of_samples(speaker: Path, tmp_path:
     with trainer_for(speaker, tmp_path / "run", share_prefix=share_prefix) as trainer:
         rows = rows_of(trainer.play([0]))
         assert len({len(row.prompt) for row in rows}) > 1, "prompts of several states"
-        found = step(trainer)
+        with mock.patch.object(
+            trainer.ref_model.base_model, "forward", wraps=trainer.ref_model.base_model.forward
+        ) as ref:
+            found = step(trainer)
+        seen = sum(call.kwargs["input_ids"].numel() for call in ref.call_args_list)
+        assert (seen < 4 * min(len(row.prompt) for row in rows)) == share_prefix, "the reference shares prefixes too"
         trainer.model.zero_grad()
         count = sum(len(row.completion) for row in rows)
         for row in rows:

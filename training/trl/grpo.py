@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -119,8 +118,11 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
 
     def _reference(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         model = self.ref_model or self.model
-        frozen = nullcontext() if self.ref_model else use_adapter(self.accelerator.unwrap_model(model), REFERENCE)
-        with torch.no_grad(), frozen:
+        if self.ref_model:
+            apart = sharing_if_asked(self.accelerator.unwrap_model(model), self.stage.config)
+        else:
+            apart = use_adapter(self.accelerator.unwrap_model(model), REFERENCE)
+        with torch.no_grad(), apart:
             scores = self._scores(model, batch)
         freeze_below(self.model, self.layers)  # pyright: ignore[reportArgumentType]  # PEFT's switch thaws all blocks
         return scores

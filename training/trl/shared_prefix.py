@@ -10,6 +10,7 @@ so are loss and gradients, up to rounding.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -60,9 +61,12 @@ def tree_mask(rows: Sequence[PackedRow], width: int) -> torch.Tensor:
     """(rows, 1, width, width), true where a token may look: itself and its ancestors. Padding sees itself."""
     mask = torch.eye(width, dtype=torch.bool).repeat(len(rows), 1, 1)
     for number, row in enumerate(rows):
-        for path in row.paths.values():
-            places = torch.tensor(path)
-            mask[number, places[:, None], places] = torch.ones(len(path), len(path), dtype=torch.bool).tril()
+        begun = 0
+        for path in row.paths.values():  # as they were packed: what is new of each lies behind all before
+            shared = bisect_left(path, begun)
+            sees = torch.ones(len(path) - shared, len(path), dtype=torch.bool).tril(shared)
+            mask[number, begun : begun + len(sees), torch.tensor(path)] = sees
+            begun += len(sees)
     return mask[:, None]
 
 
