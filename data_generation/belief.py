@@ -50,11 +50,11 @@ from steprag.types import Question, State, Step
 class BeliefConfig(StageConfig):
     """`steprag trees belief`. Prompts and episode are those of the run that made the trees, if its folder tells."""
 
-    policy: PolicyConfig = PolicyConfig()
-    retriever: RetrieverConfig = RetrieverConfig()
-    prompt: PromptConfig = PromptConfig()
-    episode: EpisodeConfig = EpisodeConfig()
-    budget: BudgetConfig = BudgetConfig()
+    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    retriever: RetrieverConfig = Field(default_factory=RetrieverConfig)
+    prompt: PromptConfig = Field(default_factory=PromptConfig)
+    episode: EpisodeConfig = Field(default_factory=EpisodeConfig)
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
     limit: Positive | None = Field(default=None, description="take the first so many trees only")
 
     @model_validator(mode="after")

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from data_generation.worked import WorkedEpisode, WorkedStep
+from steprag.agent import grammars
 from steprag.agent.grammar import Grammar
-from steprag.agent.grammars import STACK
 from steprag.agent.profiles import grammar_of_tree
 from steprag.agent.stack import popped
 from steprag.batch.tree_results import trees_file
@@ -70,7 +70,7 @@ def weave_all(file: Path, made_by: dict[str, Any], *, straight: bool) -> Iterato
         if path is None:
             continue
         steps = _masked([_step(node, grammar) for node in path])
-        if not any(step.learn and STACK.effects[step.action] == "call" for step in steps):
+        if not any(step.learn and grammars.STACK.effects[step.action] == "call" for step in steps):
             continue  # every search was taken back: the answer was luck
         on_its_way = not all(step.learn for step in steps)
         if straight and not on_its_way:
@@ -127,14 +127,14 @@ def _retrieves(node: Node, grammar: Grammar) -> bool:
 
 def _masked(steps: list[WorkedStep]) -> list[WorkedStep]:
     """The steps; those that a later one takes back are shown and not learnt."""
-    back = popped(tuple(Step(step.action, step.text, "") for step in steps), STACK)
+    back = popped(tuple(Step(step.action, step.text, "") for step in steps), grammars.STACK)
     return [replace(step, learn=place not in back) for place, step in enumerate(steps)]
 
 
 def _step(node: Node, grammar: Grammar) -> WorkedStep:
     """A node's step in the stack's words, by what it does. Evidence that keeps nothing is a step back."""
     content, effect = node.content or "", grammar.effects[node.action or ""]
-    if STACK.effects.get(node.action or "") == effect:
+    if grammars.STACK.effects.get(node.action or "") == effect:
         name = node.action or ""
     elif effect == "push" and content.strip(" .").lower() in NOTHING:
         return WorkedStep("backtrack", f"<backtrack> {NOTES[0]} </backtrack>")

@@ -37,8 +37,8 @@ SOURCE = "worked"
 class WorkedConfig(StageConfig):
     """`steprag trees worked`."""
 
-    prompt: PromptConfig = PromptConfig()
-    episode: EpisodeConfig = EpisodeConfig()
+    prompt: PromptConfig = Field(default_factory=PromptConfig)
+    episode: EpisodeConfig = Field(default_factory=EpisodeConfig)
     limit: Positive | None = Field(default=None, description="use the first so many episodes only")
     seed: int = Field(default=0, description="decides where a gold passage goes that the search missed")
 

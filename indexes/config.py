@@ -23,9 +23,9 @@ class IndexConfig(StageConfig):
         EMBEDDED, description="minilm, bge-base, …, a sentence-transformers folder, a hub id, or none: BM25 alone"
     )
     type: TypeName = Field("flat", description="flat and flat-fp16 are exact; steprag plan index compares them all")
-    ann: AnnConfig = AnnConfig()
-    bm25: Bm25Config = Bm25Config()
-    documents: DocumentsConfig = DocumentsConfig()
+    ann: AnnConfig = Field(default_factory=AnnConfig)
+    bm25: Bm25Config = Field(default_factory=Bm25Config)
+    documents: DocumentsConfig = Field(default_factory=DocumentsConfig)
     max_skipped: float = Field(
         0.001, ge=0, lt=1, description="share of the corpus's lines that may be no passages and are left out"
     )
@@ -91,8 +91,8 @@ class ServeConfig(StageConfig):
     )
     batch: Positive = Field(default=MAX_BATCH, description="queries searched at once; 256 suits a GPU")
     top_k: Positive = Field(default=3, description="passages a query brings where a request names no number")
-    retriever: RetrieverConfig = RetrieverConfig()
-    limits: LimitsConfig = LimitsConfig()
+    retriever: RetrieverConfig = Field(default_factory=RetrieverConfig)
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
 
     @model_validator(mode="after")
     def _every_request_fits(self) -> ServeConfig:

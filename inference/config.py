@@ -33,10 +33,10 @@ class InferConfig(StageConfig):
 
     names_index: ClassVar[bool] = True
 
-    policy: GreedyConfig = GreedyConfig()
-    retriever: RetrieverConfig = RetrieverConfig()
-    prompt: PromptConfig = PromptConfig()
-    episode: EpisodeConfig = EpisodeConfig()
+    policy: GreedyConfig = Field(default_factory=GreedyConfig)
+    retriever: RetrieverConfig = Field(default_factory=RetrieverConfig)
+    prompt: PromptConfig = Field(default_factory=PromptConfig)
+    episode: EpisodeConfig = Field(default_factory=EpisodeConfig)
     critic: str | None = Field(
         default=None, description="checkpoint of a step critic: it chooses among candidates and best_of"
     )
@@ -48,8 +48,8 @@ class InferConfig(StageConfig):
         default=None, description="use so many questions only, drawn by the seed; limit counts among them"
     )
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
-    budget: BudgetConfig = BudgetConfig()
-    journal: JournalConfig = JournalConfig()
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
+    journal: JournalConfig = Field(default_factory=JournalConfig)
     best_of: Positive = Field(
         default=1, description="episodes a question, with seeds of their own; the answer that most of them give counts"
     )

@@ -37,10 +37,10 @@ ROWS = "sft.train.jsonl"
 class ReadingsConfig(StageConfig):
     """`steprag score readings`: the policy, its prompts and its budget."""
 
-    policy: GreedyConfig = GreedyConfig()
-    prompt: PromptConfig = PromptConfig(profile="stack")
+    policy: GreedyConfig = Field(default_factory=GreedyConfig)
+    prompt: PromptConfig = Field(default_factory=lambda: PromptConfig(profile="stack"))
     limit: Positive | None = Field(default=None, description="use the first so many readings only")
-    budget: BudgetConfig = BudgetConfig()
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
 
 
 @dataclass(frozen=True)

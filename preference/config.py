@@ -218,7 +218,7 @@ class LeakageConfig(Section):
 class LeakageStageConfig(StageConfig):
     """The keys of `steprag pairs leakage`."""
 
-    leakage: LeakageConfig = LeakageConfig()
+    leakage: LeakageConfig = Field(default_factory=LeakageConfig)
 
 
 class CardConfig(Section):
@@ -233,10 +233,10 @@ class CardConfig(Section):
 class FolderConfig(StageConfig):
     """What decides a pairs folder, wherever its pairs come from."""
 
-    filters: FilterConfig = FilterConfig()
-    balance: BalanceConfig = BalanceConfig()
-    leakage: LeakageConfig = LeakageConfig()
-    card: CardConfig = CardConfig()
+    filters: FilterConfig = Field(default_factory=FilterConfig)
+    balance: BalanceConfig = Field(default_factory=BalanceConfig)
+    leakage: LeakageConfig = Field(default_factory=LeakageConfig)
+    card: CardConfig = Field(default_factory=CardConfig)
     validation: float = Field(default=0.1, ge=0, lt=1, description="share of questions kept for validation")
     seed: int = Field(default=0, description="decides which questions are kept for validation, and what balance keeps")
 
@@ -272,10 +272,10 @@ class PairsStageConfig(FolderConfig):
     products: tuple[Product, ...] = Field(
         default=("pairs", "sft"), description="what to make: pairs, sft, steps (for a critic), rankings"
     )
-    label: LabelConfig = LabelConfig()
-    pairs: PairsConfig = PairsConfig()
-    sft: SftConfig = SftConfig()
-    retriever: RetrieverConfig = RetrieverConfig()
+    label: LabelConfig = Field(default_factory=LabelConfig)
+    pairs: PairsConfig = Field(default_factory=PairsConfig)
+    sft: SftConfig = Field(default_factory=SftConfig)
+    retriever: RetrieverConfig = Field(default_factory=RetrieverConfig)
     guessable: Literal["keep", "drop"] = Field(
         default="keep",
         description="questions whose golden answer is yes, no or words of the question, where luck makes wrong steps "

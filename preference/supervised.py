@@ -11,9 +11,9 @@ from preference.config import SftConfig
 from preference.kept import golden_kept
 from preference.pairs import prompts, whose
 from preference.rewards import Rewards
+from steprag.agent import grammars
 from steprag.agent.belief import CONVINCED, gains, probability
 from steprag.agent.grammar import Grammar
-from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.stack import popped
 from steprag.records.training_rows import Ranking, StepLabel, Trajectory
 from steprag.scores.metrics import guessable
@@ -30,7 +30,7 @@ def build_trajectories(
     exemplary: Callable[[list[Node]], bool] | None = None,
     ends: Sequence[Node] = (),
     *,
-    grammar: Grammar = TRANSCRIPT,
+    grammar: Grammar | None = None,
 ) -> list[Trajectory]:
     """The steps of the tree's right episodes, each with the prompt it was sampled from, in order of the node ids.
 
@@ -45,7 +45,7 @@ def build_trajectories(
 
     A step that the episode itself took back (`steprag.agent.stack.popped`) is not among them, the step back is.
     """
-    may = exemplary or (lambda _: True)
+    grammar, may = grammar or grammars.TRANSCRIPT, exemplary or (lambda _: True)
     right = [
         node
         for node in tree.nodes

@@ -9,6 +9,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
 
 from steprag.config.env_file import without_env
 from steprag.console.terminal import extras_named, guarded
@@ -85,6 +87,8 @@ FIRST = (
 """What a newcomer is shown first."""
 NOUNS = ("index", "trees", "pairs", "score", "plan", "tools")
 """Words that stand before commands; alone they show these."""
+UNTOUCHED = ("aiolimiter", "asyncio", "filelock", "importlib.metadata", "numpy", "yaml", "steprag.agent.grammars")
+"""What commands' modules import whole and use in functions alone, so that no help needs it."""
 MOVED = {
     **{f"{one}": f"trees {one}" for one in ("merge", "replay", "weave", "belief", "worked")},
     **{f"{one}": f"score {one}" for one in ("evaluate", "judge", "readings")},
@@ -93,8 +97,19 @@ MOVED = {
 """Commands' words of version 0.1, which still work."""
 
 
+class _Untouched(ModuleType):
+    """Stands for a module, which is imported when something of it is first asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
 def main(argv: list[str] | None = None) -> int:
     """Runs `argv` (default: the process's arguments) and returns the exit code."""
+    if argv is None and {"-h", "--help", "--help-all"} & {*sys.argv}:
+        sys.modules.update({name: _Untouched(name) for name in UNTOUCHED if name not in sys.modules})
     return guarded(run, sys.argv[1:] if argv is None else argv)
 
 

@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from pathlib import Path
 
 from steprag.config.load import parse_arguments
@@ -77,8 +77,8 @@ def _vllm() -> Finding:
 
 def _package(name: str) -> Finding:
     try:
-        return Finding(name, "ok", version(name))
-    except PackageNotFoundError:
+        return Finding(name, "ok", metadata.version(name))
+    except metadata.PackageNotFoundError:
         return Finding(name, "missing", "run: bash scripts/setup.sh")
 
 

@@ -118,16 +118,16 @@ class TrainConfig(StageConfig):
     nodes: Positive = Field(default=1, description="machines that train side by side, each with these processes (trl)")
     rendezvous: str | None = Field(default=None, pattern=r"^[^\s:]+:\d+$", description="HOST:PORT here where they meet")
     merge: bool = Field(default=False, description="after LoRA also write base and adapter as one model, CKPT/merged")
-    lora: LoraSection = LoraSection()
-    dpo: DpoSection = DpoSection()
-    critic: CriticSection = CriticSection()
-    encoder: EncoderSection = EncoderSection()
-    grpo: GrpoSection = GrpoSection()
-    episode: EpisodeConfig = EpisodeConfig()
-    retriever: RetrieverConfig = RetrieverConfig()
-    prompt: PromptConfig = PromptConfig()
-    judge: JudgeConfig = JudgeConfig()
-    budget: BudgetConfig = BudgetConfig()
+    lora: LoraSection = Field(default_factory=LoraSection)
+    dpo: DpoSection = Field(default_factory=DpoSection)
+    critic: CriticSection = Field(default_factory=CriticSection)
+    encoder: EncoderSection = Field(default_factory=EncoderSection)
+    grpo: GrpoSection = Field(default_factory=GrpoSection)
+    episode: EpisodeConfig = Field(default_factory=EpisodeConfig)
+    retriever: RetrieverConfig = Field(default_factory=RetrieverConfig)
+    prompt: PromptConfig = Field(default_factory=PromptConfig)
+    judge: JudgeConfig = Field(default_factory=JudgeConfig)
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
     optim: Optimiser | None = Field(
         default=None,
         description="transformers' optimiser, such as adamw_8bit, paged_adamw_8bit, adafactor; none: AdamW",
@@ -167,7 +167,7 @@ class TrainConfig(StageConfig):
     report_to: tuple[str, ...] = Field(
         default=(), description="trackers of the Hugging Face Trainer: tensorboard, wandb, swanlab, trackio, ..."
     )
-    llamafactory: LlamaFactorySection = LlamaFactorySection()
+    llamafactory: LlamaFactorySection = Field(default_factory=LlamaFactorySection)
     gradient_checkpointing: bool = Field(default=False, description="less memory for about a third more time")
 
     @property

@@ -91,7 +91,7 @@ def blocks_of(kind: object) -> Blocks:
     return FAMILIES.get(str(kind), FAMILIES["llama"])
 
 
-class Shape(BaseModel, frozen=True, strict=True):
+class Shape(BaseModel, frozen=True, strict=True, defer_build=True):
     """A llama-like decoder by its config.json's sizes. `beside`: weights of a vision tower, loaded with it. The keys of
     mixtures of experts are Qwen's.
     """

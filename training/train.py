@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +183,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     run.set(starting_adapter={"name": str(adapter), "sha256": adapter_hash(adapter)} if adapter else None)
     with memory_told():
         outcome = (processes if config.trainer == "trl" and config.launched else back_end(config)).train(job)
-    packages = {name: version(name) for name in PACKAGES}
+    packages = {name: metadata.version(name) for name in PACKAGES}
     run.set(**_base(inputs), **counts, **asdict(outcome), packages=packages)
     if can_draw():
         draw(run.path / "metrics.jsonl", run.path / "curves.png", f"{config.stage}, {inputs.files.label}")

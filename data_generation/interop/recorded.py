@@ -17,7 +17,7 @@ from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
-from steprag.agent.grammars import RECORDED
+from steprag.agent import grammars
 from steprag.batch.datasets import add_question_options, questions_given
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
@@ -180,7 +180,7 @@ class GrowingTree:
                 "answer": node.text, "messages": [{"role": one.role, "content": one.written} for one in shown],
             }))  # fmt: skip
         usage, told = sum((node.usage for node in nodes), Usage()), {"origins": self.origins, "calls": self.calls}
-        return Tree(TREE_FORMAT, asked, "done", usage, tuple(nodes), grammar=RECORDED.name, extra=told)
+        return Tree(TREE_FORMAT, asked, "done", usage, tuple(nodes), grammar=grammars.RECORDED.name, extra=told)
 
 
 class CallFolder:
@@ -255,7 +255,7 @@ def _node(reply: SaidMessage, choice: dict[str, Any], usage: Usage) -> Node:
     node = Node(0, None, 0, text=reply.written, terminal=not reply.calls, usage=usage,
                 reasoning=len(reasoning_of(choice["message"])) or None)  # fmt: skip
     try:
-        step = RECORDED.parse(Completion(node.text, "length" if cut else "stop"), (action,))
+        step = grammars.RECORDED.parse(Completion(node.text, "length" if cut else "stop"), (action,))
     except StepFormatError as error:
         return replace(node, terminal=True, failure=error.reason)
     return replace(node, action=action, content=step.content)
@@ -315,7 +315,7 @@ def main(argv: list[str]) -> int:
         scores = [{node.prediction_f1 for node in tree.nodes} - {None} for tree in trees]
         mixed = sum(len(each) > 1 for each in scores)
         run.set(counts={**folder.counts, "trees": len(trees), "mixed": mixed})
-        run.save(grammar=RECORDED.name)
+        run.save(grammar=grammars.RECORDED.name)
     say(f"recorded: calls {dict(folder.counts)}; {len(trees)} trees, {sum(map(bool, scores))} with a score, {mixed} "
         "with better and worse episodes")  # fmt: skip
     say(f"recorded: next: steprag pairs --trees {given.out} --config spre --pairs.errors 0" if mixed else

@@ -25,8 +25,8 @@ RANGE = 1 << 20
 FILES = 500
 """Ranges at most: each has a file open while scores are dealt out."""
 COUNTS = "counts"
-_COUNT = np.dtype([("row", "<i4"), ("term", "<i4"), ("count", "<i4")])
-POSTING = np.dtype([("term", "<i4"), ("row", "<i4"), ("score", "<f4")])
+_COUNT = [("row", "<i4"), ("term", "<i4"), ("count", "<i4")]
+POSTING = [("term", "<i4"), ("row", "<i4"), ("score", "<f4")]
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _whole_rows(counts: Path) -> Iterator[np.ndarray]:
     """The counts in blocks that end where a row does: a row's length is the sum of its counts."""
     left = np.empty(0, dtype=_COUNT)
     with counts.open("rb") as stream:
-        while block := stream.read(BLOCK * _COUNT.itemsize):
+        while block := stream.read(BLOCK * left.itemsize):
             pairs = np.concatenate([left, np.frombuffer(block, dtype=_COUNT)])
             begun = int(np.searchsorted(pairs["row"], pairs["row"][-1]))  # of the last row more may come
             left = pairs[begun:]

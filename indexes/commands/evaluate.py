@@ -30,7 +30,7 @@ SUPPORT = "supporting_ids"
 class EvaluateConfig(StageConfig):
     names_index: ClassVar[bool] = True
 
-    retriever: RetrieverConfig = RetrieverConfig()
+    retriever: RetrieverConfig = Field(default_factory=RetrieverConfig)
     at: list[Positive] = Field(default=[2, 5, 20], description="the k of recall@k")
     limit: Positive | None = Field(default=None, description="use the first so many questions only")
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import ClassVar
 
+from pydantic import Field
+
 from indexes import open_retriever
 from steprag.agent.retriever import PLACES, Retriever
 from steprag.config.load import NEWEST, StageConfig, add_options, config_from, index_of, parse_arguments
@@ -22,7 +24,7 @@ from steprag.types import Passage
 class SearchStageConfig(StageConfig):
     names_index: ClassVar[bool] = True
 
-    retriever: RetrieverConfig = RetrieverConfig()
+    retriever: RetrieverConfig = Field(default_factory=RetrieverConfig)
 
 
 async def search_all(retriever: Retriever, queries: Sequence[str], top_k: int) -> list[tuple[Passage, ...]]:

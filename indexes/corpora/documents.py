@@ -24,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from pydantic import Field, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from indexes.corpora.cutting import FORM, cut, own_chunker
 from indexes.corpora.document_list import KINDS, Document, DocumentSpool, FormerDocuments, Readings, Trouble
@@ -65,7 +65,7 @@ class Told(NamedTuple):
     problems: list[Trouble]
 
 
-_TOLD = TypeAdapter(Told)
+_TOLD = TypeAdapter(Told, config=ConfigDict(defer_build=True))
 
 
 class Documents:

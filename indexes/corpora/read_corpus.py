@@ -30,7 +30,7 @@ EARLY = 1000
 _BUFFER = 1 << 16
 _SHARES = 128
 """Files into which ids are dealt by their hash; one is compared at a time."""
-_SEEN = np.dtype([("hash", "<u8"), ("row", "<i8"), ("file", "<i4"), ("line", "<i8")])
+_SEEN = [("hash", "<u8"), ("row", "<i8"), ("file", "<i4"), ("line", "<i8")]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ AGREE = 0.9999
 """Least cosine of a text's vectors by two runtimes that count as one encoder; float32 rounding leaves 0.999999."""
 PROBE = ("Tirana", "Which river flows through the town in which Kepler was born?", "The lek is money. " * 9)
 PACKAGES = {"onnx": ("onnxscript", "onnxruntime"), "openvino": ("onnxscript", "openvino")}
-Run = Callable[[dict[str, np.ndarray]], np.ndarray]
+Run = Callable[["dict[str, np.ndarray]"], "np.ndarray"]
 """Token ids and attention mask (texts, tokens) to vectors of the tokens (texts, tokens, dimension)."""
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+import filelock
 
 from indexes.encoding.encoders import EncoderSpec
 from indexes.ranking.rankings import named
@@ -140,10 +140,10 @@ def write_add_on(
         return False
     lock = folder / f".{name}.lock"
     try:
-        with FileLock(lock, timeout=0):
+        with filelock.FileLock(lock, timeout=0):
             _write_whole(folder, index, name, settings, write)
             lock.unlink()
-    except Timeout:
+    except filelock.Timeout:
         raise ConfigError(f"{folder / name} is being made by another process; wait for it") from None
     except OSError as error:
         reason = error.strerror or error

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+import filelock
 
 from indexes.corpora.document_list import READ
 from indexes.encoding.encoders import EncoderSpec
@@ -121,17 +121,17 @@ def building(out: Path, state: dict[str, Any]) -> Iterator[Path]:
         lock.release()
 
 
-def _locked(out: Path) -> tuple[Path, FileLock]:
+def _locked(out: Path) -> tuple[Path, filelock.FileLock]:
     """The folder in which `out` is built, and its lock, held."""
     folder = out.parent / f".{out.name}.building"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"cannot make a folder beside {out}: {error.strerror or error}") from None
-    lock = FileLock(folder / LOCK, timeout=0)
+    lock = filelock.FileLock(folder / LOCK, timeout=0)
     try:
         lock.acquire()
-    except Timeout:
+    except filelock.Timeout:
         raise ConfigError(f"{out} is being built by another process; wait for it or choose another --out") from None
     return folder, lock
 

@@ -47,7 +47,7 @@ def header(dimension: int, rows: int, dtype: np.dtype[Any]) -> bytes:
 class VectorFile:
     """Rows of vectors in a file. Reading is safe from several threads, writing of different rows from processes."""
 
-    def __init__(self, path: Path, rows: int, dimension: int, dtype: Any = np.float16, *, write: bool = False) -> None:
+    def __init__(self, path: Path, rows: int, dimension: int, dtype: Any = "float16", *, write: bool = False) -> None:
         """Opens a file that `create` laid out. Raises DataError where its size or header is not that of these rows."""
         self.path, self.rows, self.dimension, self.dtype = path, rows, dimension, np.dtype(dtype)
         head = header(dimension, rows, self.dtype)
@@ -65,7 +65,7 @@ class VectorFile:
         self._values = values.reshape(rows, dimension)
 
     @classmethod
-    def create(cls, path: Path, rows: int, dimension: int, dtype: Any = np.float16) -> VectorFile:
+    def create(cls, path: Path, rows: int, dimension: int, dtype: Any = "float16") -> VectorFile:
         """Lays out a file for `rows` vectors, its disk space reserved. Raises NoRoom where there is none."""
         head = header(dimension, rows, np.dtype(dtype))
         size = len(head) + rows * dimension * np.dtype(dtype).itemsize

@@ -84,4 +84,4 @@ class WebConfig(Section):
 class WebFileConfig(StageConfig):
     """A web file."""
 
-    web: WebConfig = WebConfig()
+    web: WebConfig = Field(default_factory=WebConfig)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 from indexes.web.extraction_worker import read, write
 from steprag.records.json_text import decoded
@@ -27,6 +27,7 @@ class Page:
 
     title: str
     text: str
+    __pydantic_config__ = ConfigDict(defer_build=True)
 
 
 _PAGE = TypeAdapter(Page)

@@ -94,8 +94,8 @@ class ModeConfig(Section):
 class ModesConfig(Section):
     """The modes that do not search. In the others `policy.adapter` answers."""
 
-    direct: ModeConfig = ModeConfig()
-    reasoning: ModeConfig = ModeConfig()
+    direct: ModeConfig = Field(default_factory=ModeConfig)
+    reasoning: ModeConfig = Field(default_factory=ModeConfig)
 
 
 class ChatConfig(StageConfig):
@@ -103,13 +103,13 @@ class ChatConfig(StageConfig):
 
     names_index: ClassVar[bool] = True
 
-    policy: GreedyConfig = GreedyConfig()
-    retriever: RetrieverConfig = RetrieverConfig()
-    prompt: PromptConfig = PromptConfig()
-    episode: EpisodeConfig = EpisodeConfig()
-    rewriter: RewriterConfig = RewriterConfig()
-    modes: ModesConfig = ModesConfig()
-    serve: ChatServiceConfig = ChatServiceConfig()
+    policy: GreedyConfig = Field(default_factory=GreedyConfig)
+    retriever: RetrieverConfig = Field(default_factory=RetrieverConfig)
+    prompt: PromptConfig = Field(default_factory=PromptConfig)
+    episode: EpisodeConfig = Field(default_factory=EpisodeConfig)
+    rewriter: RewriterConfig = Field(default_factory=RewriterConfig)
+    modes: ModesConfig = Field(default_factory=ModesConfig)
+    serve: ChatServiceConfig = Field(default_factory=ChatServiceConfig)
     seed: int = Field(default=0, description="seeds the sampling where temperature is above 0")
 
     @model_validator(mode="before")

@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from inference.predictions import predictions_file, read_predictions
 from inference.scoring.figures import shown
 from inference.scoring.scores import mean
@@ -43,8 +45,8 @@ PROMPT = Path(__file__).parents[2] / "configs" / "judge" / "answer.yaml"
 class AnswerJudgeConfig(StageConfig):
     """`steprag score judge`: the judge and its budget."""
 
-    judge: JudgeConfig = JudgeConfig()
-    budget: BudgetConfig = BudgetConfig()
+    judge: JudgeConfig = Field(default_factory=JudgeConfig)
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
 
 
 @dataclass(frozen=True)

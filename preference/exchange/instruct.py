@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from preference.config import FolderConfig
 from preference.pairs_folder import made_folder
 from steprag.agent.grammar import START, Grammar
@@ -43,7 +45,7 @@ REPLY = ("output", "answer", "response", "completion", "solution")
 NOTHING = ("", "<noinput>", "noinput")
 _FINAL = re.compile(r"\s*^#{4}\s*(?P<answer>[^\n]+)\s*\Z", re.MULTILINE)
 """Where GSM8K's reasoning ends and its answer stands."""
-DEPTH = EpisodeConfig().depth
+DEPTH: int = EpisodeConfig.model_fields["depth"].default
 Turn = tuple[str, str, str, str]
 """A question, its reply as it stands, and the reasoning and the answer in it."""
 
@@ -51,7 +53,7 @@ Turn = tuple[str, str, str, str]
 class InstructConfig(FolderConfig):
     """What decides the steps: the prompts that they follow, and which rows are kept for validation."""
 
-    prompt: PromptConfig = PromptConfig()
+    prompt: PromptConfig = Field(default_factory=PromptConfig)
 
 
 def main(argv: list[str]) -> int:

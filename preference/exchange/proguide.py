@@ -24,7 +24,7 @@ import yaml
 from preference.config import FolderConfig
 from preference.pairs import unscored_pair
 from preference.pairs_folder import add_push_option, made_folder, push_if_asked
-from steprag.agent.grammars import PROGUIDE
+from steprag.agent import grammars
 from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.profiles import PromptProfile, load_profile
 from steprag.batch.datasets import HUB
@@ -288,7 +288,7 @@ class ProfileFinder:
         turns = {_TURN[turn]: {"system": system[turn], "user": users[turn]} for turn in _TURN}
         title = '"{title}"' if self._quoted[True] > self._quoted[False] else "{title}"
         return {
-            "grammar": PROGUIDE.name,
+            "grammar": grammars.PROGUIDE.name,
             "passage": f"{_TITLE}{title}\n{{text}}\n\n",
             "order": "best_last",
             "between": " ",

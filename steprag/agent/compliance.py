@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
 
-from steprag.agent.grammars import OPENINGS
+from steprag.agent import grammars
 from steprag.errors import quoted
 from steprag.scores.stats import share_interval
 from steprag.types import Prediction, Turn
@@ -48,7 +48,7 @@ Written = dict[str, dict[str, int]]
 
 def opened(text: str) -> str:
     """The action whose tag a completion opens first, of any grammar that this process has read; else `NO_ACTION`."""
-    return next((OPENINGS[tag] for tag in _TAG.findall(text) if tag in OPENINGS), NO_ACTION)
+    return next((grammars.OPENINGS[tag] for tag in _TAG.findall(text) if tag in grammars.OPENINGS), NO_ACTION)
 
 
 def said_in(prediction: Prediction) -> list[Said]:

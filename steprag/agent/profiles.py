@@ -16,8 +16,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from steprag.agent import grammars
 from steprag.agent.grammar import START, Grammar
-from steprag.agent.grammars import BUILT_IN, GRAMMARS, TRANSCRIPT, own_grammar
 from steprag.agent.inert import neutralise
 from steprag.agent.stack import live
 from steprag.agent.tools import ToolSpec
@@ -32,7 +32,7 @@ PROFILES = Path(__file__).parents[2] / "configs" / "prompts"
 class _Turn(BaseModel):
     """A prompt of its own: system prompt and user turn, byte for byte, with {question}, {steps} and {passages}."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     system: str
     user: str
@@ -57,7 +57,7 @@ class _ProfileFile(BaseModel):
     by their allowed actions. Where there are turns they alone make prompts, and `between` stands between steps.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     grammar: str | dict[str, Any]
     system: str = ""
@@ -240,12 +240,12 @@ def load_profile(name: str, examples: int = 0) -> PromptProfile:
         words.grammar = read_yaml(path.parent / words.grammar)
     told: list[Any] = [words.model_dump(exclude_unset=True), examples]
     if isinstance(words.grammar, dict):
-        grammar = own_grammar(words.grammar, path, path.stem)
+        grammar = grammars.own_grammar(words.grammar, path, path.stem)
         told.append(grammar.name)
-    elif words.grammar in BUILT_IN:
-        grammar = GRAMMARS[words.grammar]
+    elif words.grammar in grammars.BUILT_IN:
+        grammar = grammars.GRAMMARS[words.grammar]
     else:
-        known = ", ".join(sorted(BUILT_IN))
+        known = ", ".join(sorted(grammars.BUILT_IN))
         raise ConfigError(f"{path}: unknown grammar {quoted(words.grammar)}; known: {known}, a YAML file, or its keys")
     if words.turns and grammar.shrinks:
         raise ConfigError(f"{path}: turns show every step, but grammar {grammar.name} takes steps off the stack")
@@ -281,7 +281,7 @@ def told_grammar(manifest: Mapping[str, Any]) -> Grammar | None:
     told = prompt.get("grammar")
     if not isinstance(told, dict) or not isinstance(told.get("keys"), dict):
         return None
-    return own_grammar(told["keys"], "manifest.json", str(told.get("name")).rpartition("-")[0])
+    return grammars.own_grammar(told["keys"], "manifest.json", str(told.get("name")).rpartition("-")[0])
 
 
 def grammar_of(manifest: Mapping[str, Any]) -> Grammar:
@@ -292,13 +292,13 @@ def grammar_of(manifest: Mapping[str, Any]) -> Grammar:
     """
     own = told_grammar(manifest)
     if name := manifest.get("grammar") or (own and own.name):
-        if not isinstance(name, str) or name not in GRAMMARS:
+        if not isinstance(name, str) or name not in grammars.GRAMMARS:
             raise ConfigError(f"grammar {quoted(name)}, which a run's manifest or tree names, is not known here; the "
                               "manifest of its run holds one of your own: give that folder")  # fmt: skip
-        return GRAMMARS[name]
+        return grammars.GRAMMARS[name]
     prompt = (manifest.get("config") or {}).get("prompt")
     profile = prompt.get("profile") if isinstance(prompt, dict) else None
-    return load_profile(str(profile)).grammar if profile else TRANSCRIPT
+    return load_profile(str(profile)).grammar if profile else grammars.TRANSCRIPT
 
 
 def grammar_of_tree(tree: Tree, manifest: Mapping[str, Any]) -> Grammar:

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, StrictStr, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
 
 from steprag.errors import JournalError, JournalFull
 from steprag.records.jsonl import from_dict
@@ -44,7 +44,8 @@ about 65 s), and a file server a silent client (NFS 4: usually 90 s).
 _COPIED = ("searches", "passages", "questions")
 _REMEDY = "the journal is damaged or not this program's: restore it, or move it away to start afresh"
 _Count = Annotated[int, Field(strict=True, ge=0, le=COUNTABLE)]
-_OBJECT = TypeAdapter(dict[str, Any])
+_LATER = ConfigDict(defer_build=True)
+_OBJECT = TypeAdapter(dict[str, Any], config=_LATER)
 _Logprob = Annotated[float, Field(le=0, allow_inf_nan=False)]
 _Logprobs = tuple[_Logprob, ...]
 _Row = (
@@ -52,10 +53,11 @@ _Row = (
     | tuple[StrictStr, StrictStr, _Logprobs]
     | tuple[StrictStr, StrictStr, _Logprobs | None, StrictStr]
 )
-_REPLY = TypeAdapter(Annotated[list[_Row], Field(min_length=1)])
+_REPLY = TypeAdapter(Annotated[list[_Row], Field(min_length=1)], config=_LATER)
 _Used = tuple[_Count, _Count, _Count, _Count]
-_USAGE, _USAGES = TypeAdapter(_Used), TypeAdapter(list[_Used])
-_FOUND = TypeAdapter(list[tuple[StrictStr, float | None] | tuple[StrictStr, float | None, StrictStr, StrictStr]])
+_USAGE, _USAGES = TypeAdapter(_Used, config=_LATER), TypeAdapter(list[_Used], config=_LATER)
+_Hit = tuple[StrictStr, float | None] | tuple[StrictStr, float | None, StrictStr, StrictStr]
+_FOUND = TypeAdapter(list[_Hit], config=_LATER)
 """Id and score of each passage; its title and text where an earlier one of that id had others."""
 
 CallKey = tuple[str, str, int, int]

@@ -16,7 +16,7 @@ from steprag.types import Usage
 
 
 class _TreeCounts(TypedDict):
-    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # pyright: ignore[reportGeneralTypeIssues]
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid", defer_build=True)  # pyright: ignore
 
     nodes: int
     known: int

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from io import StringIO
 
 from steprag.errors import ConfigError, DataError
-from steprag.records.jsonl import existing
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -30,6 +29,8 @@ def without_env(argv: Sequence[str]) -> list[str]:
 def _set_from(file: str) -> None:
     from dotenv import dotenv_values
     from dotenv.parser import parse_stream
+
+    from steprag.records.jsonl import existing
 
     path = existing(file, "environment file")
     try:

@@ -43,7 +43,7 @@ SAMPLED = ("top_k", "min_p", "repeat_penalty", "repetition_penalty", "grammar", 
 class Section(BaseModel):
     """A group of keys; unknown ones are refused, values never change after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
 
     @property
     def key_variable(self) -> str | None:
@@ -152,8 +152,8 @@ class PolicyConfig(Section):
     extra: dict[str, Any] = Field(
         default={}, description="further request fields, sent as they are: {reasoning_effort: low, top_k: 20}"
     )
-    rate: RateConfig = RateConfig()
-    price: PriceConfig = PriceConfig()
+    rate: RateConfig = Field(default_factory=RateConfig)
+    price: PriceConfig = Field(default_factory=PriceConfig)
 
     @model_validator(mode="before")
     @classmethod

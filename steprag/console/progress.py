@@ -5,31 +5,32 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from functools import cache
 from types import TracebackType
 from typing import Any
 
-from tqdm import tqdm
-
 QUIET_SECONDS = 15.0
 """Off a terminal, at most one line in this many seconds."""
+_LOCK = threading.RLock()
 
 
-class _Bar(tqdm):
-    """A bar that only threads of this process wait for.
+@cache
+def _bars() -> Any:
+    """The class of bars that only threads of this process wait for.
 
     tqdm's own lock is shared with forked processes, and one that is killed while it holds the lock stops the others for
     good. A thread that redraws bars (tqdm's monitor) is not needed: `Progress.show` is called often enough.
     """
+    from tqdm import tqdm
 
-    monitor_interval = 0
-
-
-_Bar.set_lock(threading.RLock())
+    bars = type("Bar", (tqdm,), {"monitor_interval": 0})
+    bars.set_lock(_LOCK)
+    return bars
 
 
 def say(text: str) -> None:
     """A line for the person who watches."""
-    _Bar.write(text, file=sys.stderr)
+    _bars().write(text, file=sys.stderr)
 
 
 class Progress:
@@ -41,8 +42,8 @@ class Progress:
         self._first, self._notes, self._over = done, "", False
         self.state: dict[str, Any] = {}
         """What was shown last: units done and in all, seconds taken, and left at this pace (None: not known)."""
-        self._bar = _Bar(total=total, initial=done, desc=label, unit=f" {unit}", file=sys.stderr, dynamic_ncols=True,
-                         disable=not sys.stderr.isatty())  # fmt: skip
+        self._bar = _bars()(total=total, initial=done, desc=label, unit=f" {unit}", file=sys.stderr, dynamic_ncols=True,
+                            disable=not sys.stderr.isatty())  # fmt: skip
 
     def advance(self, count: int = 1, notes: str | None = None) -> None:
         self._done += count

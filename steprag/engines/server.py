@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import itertools
 import os
 import secrets
 import signal
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -124,6 +121,10 @@ def _url_in(line: bytes) -> str | None:
 
 
 def _until_healthy(url: str, process: subprocess.Popen[bytes], log_path: Path, deadline: float) -> None:
+    import http.client
+    import urllib.error
+    import urllib.request
+
     # Never through a proxy: HTTP_PROXY is set on many machines, and we ask this one.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while time.monotonic() < deadline and process.poll() is None:

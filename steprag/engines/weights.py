@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock
+import filelock
 
 from steprag.engines.adapters import written_gguf
 from steprag.engines.headers import gguf_values
@@ -203,7 +203,7 @@ def made_once(target: Path, fill: Callable[[Path], None], *, current: Callable[[
     A second process reuses the folder and never replaces files in use.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(target.parent / f".{target.name}.lock"):
+    with filelock.FileLock(target.parent / f".{target.name}.lock"):
         if not current(target):
             _replaced(target, fill)
     return target

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
-from aiolimiter import AsyncLimiter
+import aiolimiter
 
 from steprag.config.sections import PolicyConfig
 from steprag.types import Message, Usage
@@ -53,7 +53,7 @@ class Gate:
         """Tells what a request really used; later requests wait for the difference."""
         self._owed += usage.prompt_tokens + usage.completion_tokens - chars // CHARS_A_TOKEN
 
-    async def _pay(self, limiter: AsyncLimiter, amount: int) -> None:
+    async def _pay(self, limiter: aiolimiter.AsyncLimiter, amount: int) -> None:
         due = float(amount + self._owed)
         self._owed = min(0, amount + self._owed)
         while due > 0:  # in parts, since one request may be more than the limiter lets through at once
@@ -62,8 +62,8 @@ class Gate:
             due -= part
 
 
-def _limiter(a_minute: int | None) -> AsyncLimiter | None:
+def _limiter(a_minute: int | None) -> aiolimiter.AsyncLimiter | None:
     if a_minute is None:
         return None
     seconds = max(BURST_SECONDS, 60 / a_minute)
-    return AsyncLimiter(a_minute * seconds / 60, seconds)
+    return aiolimiter.AsyncLimiter(a_minute * seconds / 60, seconds)

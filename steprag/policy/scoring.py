@@ -41,34 +41,34 @@ Post = Callable[[str, dict[str, Any]], Awaitable[object]]
 """Sends a request to a path of the endpoint (from its root, such as `/v1/completions`) and returns the JSON reply."""
 
 
-class _Reported(BaseModel):
+class _Reported(BaseModel, defer_build=True):
     id: int = -1  # vLLM's are keys
     logprob: float
 
 
-class _Chat(BaseModel):
+class _Chat(BaseModel, defer_build=True):
     told: list[_Reported] = Field(validation_alias=AliasPath("choices", 0, "logprobs", "content"))
     usage: object = None
 
 
-class _Prompted(BaseModel):
+class _Prompted(BaseModel, defer_build=True):
     told: list[dict[int, _Reported] | None] = Field(validation_alias=AliasPath("choices", 0, "prompt_logprobs"))
     usage: object = None
 
 
-class _Generated(BaseModel):
+class _Generated(BaseModel, defer_build=True):
     told: list[tuple[float | None, int, str | None]] = Field(
         validation_alias=AliasPath("meta_info", "input_token_logprobs")
     )
     meta_info: dict[str, Any]
 
 
-class _Told(BaseModel):
+class _Told(BaseModel, defer_build=True):
     logprobs: list[float]
     completion_tokens: int
 
 
-class _Encoded(BaseModel):
+class _Encoded(BaseModel, defer_build=True):
     tokens: list[int]
 
 

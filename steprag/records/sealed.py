@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from steprag.errors import DataError, quoted
 from steprag.records.jsonl import file_hash, read_json
@@ -91,7 +91,7 @@ def _is_within(name: str) -> bool:
     return name.isprintable() and all(part not in ("", ".", "..") and len(part.encode()) < 256 for part in parts)
 
 
-_FILES = TypeAdapter(dict[str, FileFacts])
+_FILES = TypeAdapter(dict[str, FileFacts], config=ConfigDict(defer_build=True))
 
 
 class Listed:

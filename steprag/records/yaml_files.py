@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from yaml.composer import ComposerError
-from yaml.constructor import ConstructorError
 
 from steprag.errors import ConfigError, quoted
 
@@ -17,23 +16,27 @@ LONGEST = 1 << 20
 """Bytes of a YAML file; the longest of ours has a few thousand."""
 
 
-class _PlainLoader(yaml.SafeLoader):
+@cache
+def _plain_loader() -> type[yaml.SafeLoader]:
     """SafeLoader that refuses aliases (a few lines can stand for gigabytes) and texts that UTF-8 cannot write."""
 
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise ComposerError(None, None, "an alias (*name); write the value out", mark)
-        return super().compose_node(parent, index)
+    class PlainLoader(yaml.SafeLoader):
+        def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+            if self.check_event(yaml.AliasEvent):
+                mark = self.peek_event().start_mark
+                raise yaml.MarkedYAMLError(None, None, "an alias (*name); write the value out", mark)
+            return super().compose_node(parent, index)
 
-    def construct_scalar(self, node: Any) -> Any:
-        value = super().construct_scalar(node)
-        try:
-            str(value).encode()
-        except UnicodeEncodeError:
-            problem = "half of a surrogate pair, which is no character; write the character itself"
-            raise ConstructorError(None, None, problem, node.start_mark) from None
-        return value
+        def construct_scalar(self, node: Any) -> Any:
+            value = super().construct_scalar(node)
+            try:
+                str(value).encode()
+            except UnicodeEncodeError:
+                problem = "half of a surrogate pair, which is no character; write the character itself"
+                raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from None
+            return value
+
+    return PlainLoader
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -74,7 +77,7 @@ def shaped(kind: type[Shape], values: Any, where: object) -> Shape:
 def parsed(text: str, source: str) -> Any:
     """The value of a YAML text. Raises ConfigError, with the line in `source`, for malformed text and for aliases."""
     try:
-        return yaml.load(text, Loader=_PlainLoader)
+        return yaml.load(text, Loader=_plain_loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+import filelock
 
 import steprag
 from steprag.console.progress import say
@@ -98,11 +98,11 @@ def open_run(
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """The folder, made if need be, for this process alone."""
-    lock = FileLock(path / ".lock", timeout=0)
+    lock = filelock.FileLock(path / ".lock", timeout=0)
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-    except Timeout:
+    except filelock.Timeout:
         raise ConfigError(f"{path} is in use by another process; wait for it or choose another folder") from None
     except OSError as error:
         raise ConfigError(f"cannot write into the run folder {path}: {error.strerror or error}") from None

@@ -56,8 +56,8 @@ class StudentConfig(Section):
 class AdaptConfig(QuestionsConfig):
     """`steprag adapt`: the policy that writes the questions and plays the trees, and the student that learns."""
 
-    student: StudentConfig = StudentConfig()
-    episode: EpisodeConfig = EpisodeConfig()
+    student: StudentConfig = Field(default_factory=StudentConfig)
+    episode: EpisodeConfig = Field(default_factory=EpisodeConfig)
     trees: str | None = Field(default=None, description="recipe of the search; none: atlas where templates write")
     encoder: str | None = Field(default="minilm", description="encoder, as for steprag index build; none: BM25 alone")
 

@@ -62,10 +62,10 @@ class QuestionsConfig(StageConfig):
 
     names_index: ClassVar[bool] = True
 
-    policy: WriterConfig = WriterConfig()
-    retriever: RetrieverConfig = RetrieverConfig()
-    prompt: PromptConfig = PromptConfig()
-    budget: BudgetConfig = BudgetConfig()
+    policy: WriterConfig = Field(default_factory=WriterConfig)
+    retriever: RetrieverConfig = Field(default_factory=RetrieverConfig)
+    prompt: PromptConfig = Field(default_factory=PromptConfig)
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
     writer: Literal["auto", "policy", "templates"] = Field(
         default="auto", description="policy, or templates over extracted facts; auto: those for the embedded model"
     )
