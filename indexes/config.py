@@ -71,9 +71,7 @@ def chosen_encoder(config: IndexConfig) -> tuple[Path, EncoderSpec]:
 
 
 def chosen_backend(config: IndexConfig, folder: Path, spec: EncoderSpec, rows: int) -> Backend:
-    """What runs the configured encoder for so many passages; where auto tries another runtime, the encoder is loaded
-    and converted.
-    """
+    """What runs the configured encoder for so many passages; loads and converts it where auto tries another runtime."""
     if config.backend != "auto":
         return config.backend
     on_cpu = {config.device} if config.ray else {device_here(name) for name in config.device.split(",")}

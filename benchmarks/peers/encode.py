@@ -33,8 +33,6 @@ PEERS = {
 
 
 def prepare(work: Path) -> None:
-    from indexes.config import IndexConfig, chosen_encoder
-    from indexes.encoding.embed import Encoder
     from steprag.atlas import path
     from steprag.engines.models import embedded_encoder
 
@@ -43,7 +41,7 @@ def prepare(work: Path) -> None:
             title, _, text = row["contents"].partition("\n")
             out.write(json.dumps({"id": row["id"], "contents": f"{title.strip(chr(34))}\n{text}"}) + "\n")
     (work / "model").symlink_to(embedded_encoder())
-    Encoder(*chosen_encoder(IndexConfig()), backend="openvino")  # its export stays in the cache
+    ours(work)  # the export for OpenVINO stays in the cache
 
 
 def ours(work: Path) -> Told:

@@ -143,10 +143,7 @@ def _build(
         check_backend(config.backend)
         check_files(out, older.files, MEND, full=True)
     with building(out, state) as folder:
-        if giver:
-            taken = _given(order, folder, giver)
-        else:
-            order, taken = _taken_in(order, folder, out if updated else None)
+        order, taken = _given(order, folder, giver) if giver else _taken_in(order, folder, out if updated else None)
         facts, measured = _indexed(order, folder, taken) if order.spec.dense else (IndexFacts(SPARSE, {}), {})
         stood = CorpusFacts(order.source.name, order.wanted["corpus"], taken.rows, taken.skipped)
         origin = read_index_manifest(giver).origin if giver else BUILT
@@ -231,9 +228,7 @@ def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], 
 
 
 def _taken_in(order: _Order, folder: Path, older: Path | None) -> tuple[_Order, Intake]:
-    """Passages of the corpus and their vectors, as far as they are not there already, or in an `older` index; with the
-    order as it was settled.
-    """
+    """The settled order, and the passages with their vectors, as far as they are not there, or in an `older` index."""
     config = order.config
     if (folder / INTAKE).is_file():
         taken = Intake(**read_json(folder / INTAKE))
@@ -297,8 +292,8 @@ def _indexed(order: _Order, folder: Path, taken: Intake) -> tuple[IndexFacts, di
     return facts, dataclasses.asdict(measured)
 
 
-def _given(order: _Order, folder: Path, giver: Path) -> Intake:
-    """Passages and vectors of another index of the same corpus and encoder, under a second name."""
+def _given(order: _Order, folder: Path, giver: Path) -> tuple[_Order, Intake]:
+    """The order, and passages and vectors of another index of the same corpus and encoder, under a second name."""
     manifest = read_index_manifest(giver)
     _check_corpus(giver, manifest, order.wanted, "its vectors are of no use here")
     _check_giver(giver, manifest, order.wanted, "its vectors are of no use here")
@@ -313,7 +308,7 @@ def _given(order: _Order, folder: Path, giver: Path) -> Intake:
         shutil.copytree(giver / name, folder / name, copy_function=link, dirs_exist_ok=True)
     if VECTORS not in manifest.files:
         _halved(giver, manifest, folder)
-    return Intake(rows, manifest.corpus.skipped)
+    return order, Intake(rows, manifest.corpus.skipped)
 
 
 def _halved(giver: Path, manifest: IndexManifest, folder: Path) -> None:
