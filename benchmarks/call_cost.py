@@ -1,6 +1,6 @@
 """What a call of `steprag generate` costs this processor: an endpoint of its own process answers after 0.2 seconds.
 
-    python benchmarks/call_cost.py [--questions 120 360] [--concurrency 64]
+    python -m benchmarks.call_cost [--questions 120 360] [--concurrency 64]
 
 Two runs of different length, so that the start-up, which both have, is not counted: milliseconds of processor a call.
 """
