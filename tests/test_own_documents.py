@@ -61,7 +61,7 @@ def pdf(*pages: list[Text] | str, lock: str = "", packed: bool = False) -> bytes
     return out + f"{table}trailer<<{ends}>>startxref\n{len(out)}\n%%EOF".encode()
 
 
-def zipped(how: int = zipfile.ZIP_STORED, **files: str) -> bytes:
+def zipped(how: int = zipfile.ZIP_STORED, /, **files: str) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", how) as archive:
         for name, content in files.items():
@@ -69,7 +69,7 @@ def zipped(how: int = zipfile.ZIP_STORED, **files: str) -> bytes:
     return packed.getvalue()
 
 
-def word(body: str, how: int = zipfile.ZIP_STORED, **more: str) -> bytes:
+def word(body: str, how: int = zipfile.ZIP_STORED, /, **more: str) -> bytes:
     """A DOCX of paragraphs, each as `SAID` has it."""
     types = "<Types xmlns='http://schemas.openxmlformats.org/package/2006/content-types'/>"
     return zipped(how, **{"word/document.xml": WORD.format(body), "word/styles.xml": STYLES,
