@@ -197,9 +197,9 @@ def started(command: list[str]) -> Iterator[Load]:
 
 
 @contextlib.contextmanager
-def search_service(index: str, folder: str) -> Iterator[Load]:
+def search_service(index: str, folder: str, *more: str) -> Iterator[Load]:
     """`steprag index serve`."""
-    with started([sys.executable, "-m", "indexes.service.serve", "--index", index, "--port", "0"]) as load:
+    with started([sys.executable, "-m", "indexes.service.serve", "--index", index, "--port", "0", *more]) as load:
         yield load
 
 
