@@ -49,10 +49,11 @@ def pages_of(rng: random.Random, count: int) -> list[tuple[str, list[str]]]:
 
 def file_of(kind: str, pages: list[tuple[str, list[str]]]) -> bytes:
     """What a file of these pages holds; a PDF has packed ones, as most programs write them."""
-    from tests.test_own_documents import HEADED, SAID, pdf, word  # not held where memory is measured
+    from tests.test_own_documents import HEADED, SAID, Text, pdf, word  # not held where memory is measured
 
     if kind == "pdf":
-        frames = ([(72, 800, 9, "ACME Handbook"), (72, 760, 16, heading), (300, 20, 9, f"Page {number}"),
+        frames: Iterator[list[Text]] = (
+            [(72, 800, 9, "ACME Handbook"), (72, 760, 16, heading), (300, 20, 9, f"Page {number}"),
                    *((72, 735 - 16 * row, 11, line) for row, line in enumerate(lines))]
                   for number, (heading, lines) in enumerate(pages, 1))  # fmt: skip
         return pdf(*frames, packed=True)

@@ -126,8 +126,8 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        start, before = time.perf_counter(), peak()
-        told = WAYS[given.ways[0]](*given.one, given)
+        start, before, (corpus, folder) = time.perf_counter(), peak(), given.one
+        told = WAYS[given.ways[0]](corpus, folder, given)
         sys.stdout.write(f"{given.ways[0]:<8} {peak():>6} MiB ({before} before), {time.perf_counter() - start:.0f} s"
                          f"{told and f'; {told}'}\n")  # fmt: skip
         return
