@@ -54,8 +54,8 @@ def file_of(kind: str, pages: list[tuple[str, list[str]]]) -> bytes:
     if kind == "pdf":
         frames: Iterator[list[Text]] = (
             [(72, 800, 9, "ACME Handbook"), (72, 760, 16, heading), (300, 20, 9, f"Page {number}"),
-                   *((72, 735 - 16 * row, 11, line) for row, line in enumerate(lines))]
-                  for number, (heading, lines) in enumerate(pages, 1))  # fmt: skip
+             *((72, 735 - 16 * row, 11, line) for row, line in enumerate(lines))]
+            for number, (heading, lines) in enumerate(pages, 1))  # fmt: skip
         return pdf(*frames, packed=True)
     if kind == "docx":
         body = (SAID.format(HEADED, heading) + SAID.format("", " ".join(lines)) for heading, lines in pages)
