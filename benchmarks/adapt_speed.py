@@ -10,7 +10,6 @@ the last call, of the `--concurrency` / `--latency` that are possible.
 from __future__ import annotations
 
 import argparse
-import random
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.serve_load import as_options, asking
 from benchmarks.slots_speed import endpoint, told
 from steprag.cli import run as steprag
 from steprag.experiments.adapt.questions import QuestionsConfig
@@ -31,7 +31,7 @@ class Scripted:
 
     policy: FaultyPolicy
 
-    def __call__(self, prompt: str, draw: random.Random) -> str:
+    def __call__(self, prompt: str, draw: int) -> str:
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(self.policy, prompt, 0).result()
 
@@ -48,8 +48,7 @@ def main(argv: Sequence[str]) -> int:
         docs, index, out = (Path(folder) / name for name in ("docs", "index", "questions"))
         documents(docs, given.questions)
         asked = ["--questions", str(given.questions), "--dev", "0", "--test", str(given.questions // 2), "--hops", "2"]
-        served = ["--policy.base_url", f"{address}/v1", "--policy.model", "double", "--policy.engine", "openai",
-                  "--policy.concurrency", str(given.concurrency)]  # fmt: skip
+        served = as_options(asking(address, given.concurrency))
         steprag(["index", "build", "--corpus", str(docs), "--out", str(index), "--encoder", "none"])
         steprag(["adapt", "questions", "--index", str(index), "--out", str(out), *asked, *served])
         seen, gates = told(address), read_json(out / "gates.json")

@@ -33,7 +33,7 @@ from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_records, read_rows, write_records
 from steprag.scores.metrics import normalise
 from steprag.types import Passage, Question
-from tests.browser import CHROMIUM, MISSING
+from tests.browser import chromium
 
 VOLUME, PAGE = 12, 5
 RELATIONS = {"official language": "language", "sole official language": "language", "usual writing system": "script",
@@ -154,20 +154,14 @@ def export(out: Path, kind: str) -> Path:
 
 
 def _print(volumes: list[Volume], paths: list[Path]) -> None:
-    from playwright.sync_api import sync_playwright
-
-    if CHROMIUM is None:
-        sys.exit(MISSING)
     foot = _EDGE.format('Page <span class="pageNumber"></span> of <span class="totalPages"></span>')
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         page = browser.new_page()
         for each, path in zip(volumes, paths, strict=True):
             page.set_content(each.html(printed=True))
             page.pdf(path=path, format="A4", margin={"top": "2cm", "bottom": "2cm", "left": "2cm", "right": "2cm"},
                      display_header_footer=True, header_template=_EDGE.format(_HEAD.format(each.number)),
                      footer_template=foot)  # fmt: skip
-        browser.close()
 
 
 def returned(index: Path, table: Path) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """What a call of `steprag generate` costs this processor: an endpoint of its own process answers after 0.2 seconds.
 
-    python benchmarks/call_cost.py [--questions 120 360] [--concurrency 64]
+    python -m benchmarks.call_cost [--questions 120 360] [--concurrency 64]
 
 Two runs of different length, so that the start-up, which both have, is not counted: milliseconds of processor a call.
 """
@@ -8,22 +8,16 @@ Two runs of different length, so that the start-up, which both have, is not coun
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.documents_scale import spent
 from benchmarks.slots_speed import command, endpoint, told
 from steprag.records.jsonl import write_records
 from steprag.types import Question
-
-
-def spent() -> float:
-    """Seconds of processor that the commands so far took."""
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 def main(argv: Sequence[str]) -> int:

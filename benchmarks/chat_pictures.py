@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.browser import CHROMIUM, page_in
+from tests.browser import chromium, page_in
 from tests.test_chat_real import TOKEN, service
 
 if TYPE_CHECKING:
@@ -29,22 +29,21 @@ FRAME, LAST = 200, 3000
 
 def main() -> None:
     """Writes one picture a state."""
-    from playwright.sync_api import sync_playwright
-
     parser = argparse.ArgumentParser(prog="python -m benchmarks.chat_pictures", description="pictures of docs/chat.md")
     parser.add_argument("index", type=Path, help="index of Atlas")
     parser.add_argument("--question", default=QUESTION)
     parser.add_argument("--out", type=Path, default=Path("docs/chat-page"))
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as driver, tempfile.TemporaryDirectory() as runs:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        with service(given.index, Path(runs) / "chat") as (_, client):
-            link = f"{client.base_url}#token={TOKEN}"
-            wide(browser, link, given.question, given.out / "answer.png")
-            narrow(browser, link, given.question, given.out / "narrow.png")
-            recording(browser, link, given.question, given.out / "answer.gif")
-        browser.close()
+    with (
+        chromium() as browser,
+        tempfile.TemporaryDirectory() as runs,
+        service(given.index, Path(runs) / "chat") as (_, client),
+    ):
+        link = f"{client.base_url}#token={TOKEN}"
+        wide(browser, link, given.question, given.out / "answer.png")
+        narrow(browser, link, given.question, given.out / "narrow.png")
+        recording(browser, link, given.question, given.out / "answer.gif")
 
 
 def wide(browser: Browser, link: str, question: str, picture: Path) -> None:

@@ -1,8 +1,8 @@
 """People's own documents at scale: pages a second beside the libraries' bare loops, memory, a second run.
 
-    python benchmarks/documents_scale.py --pages 2000                     # beside the bare loops, interleaved
-    python benchmarks/documents_scale.py --build 500 5000 --of 2          # memory by number of files
-    python benchmarks/documents_scale.py --build 5000 --of 20             # 100,000 pages
+    python -m benchmarks.documents_scale --pages 2000                     # beside the bare loops, interleaved
+    python -m benchmarks.documents_scale --build 500 5000 --of 2          # memory by number of files
+    python -m benchmarks.documents_scale --build 5000 --of 20             # 100,000 pages
 
 Pages are made: a heading, a header, a footer and 41 lines of prose in a PDF; a page of HTML, DOCX and Markdown is as
 many words. Seconds are CPU seconds, of this process and of those that read for it. "Reading"
@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,7 +35,6 @@ _LETTERS = random.Random(0)
 VOCABULARY = ["".join(_LETTERS.choices("etaoinshrdlucmfwyp", k=_LETTERS.choice((2, 3, 4, 5, 7, 9))))
               for _ in range(20_000)]  # fmt: skip
 KINDS = ("pdf", "html", "docx", "md")
-W = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 
 
 def pages_of(rng: random.Random, count: int) -> list[tuple[str, list[str]]]:
@@ -49,46 +47,23 @@ def pages_of(rng: random.Random, count: int) -> list[tuple[str, list[str]]]:
     return made
 
 
-def pdf(pages: list[tuple[str, list[str]]]) -> bytes:
-    """A PDF with packed pages, as most programs write them."""
-    bodies = [b"<</Type/Catalog/Pages 2 0 R>>", b"", b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"]
-    for number, (heading, lines) in enumerate(pages, 1):
-        texts = [(72, 800, 9, "ACME Handbook"), (72, 760, 16, heading), (300, 20, 9, f"Page {number}")]
-        texts += [(72, 735 - 16 * row, 11, line) for row, line in enumerate(lines)]
-        drawn = "".join(f"BT /F {size} Tf {x} {y} Td ({said}) Tj ET\n" for x, y, size, said in texts)
-        packed = zlib.compress(drawn.encode("latin-1"))
-        bodies.append(b"<</Filter/FlateDecode/Length %d>>stream\n%b\nendstream" % (len(packed), packed))
-        bodies.append(b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Contents %d 0 R"
-                      b"/Resources<</Font<</F 3 0 R>>>>>>" % len(bodies))  # fmt: skip
-    kids = " ".join(f"{number} 0 R" for number in range(5, 4 + 2 * len(pages), 2))
-    bodies[1] = f"<</Type/Pages/Count {len(pages)}/Kids[{kids}]>>".encode()
-    out, table = bytearray(b"%PDF-1.4\n"), [b"0000000000 65535 f \n"]
-    for number, body in enumerate(bodies, 1):
-        table.append(b"%010d 00000 n \n" % len(out))
-        out += b"%d 0 obj%bendobj\n" % (number, body)
-    end = b"xref\n0 %d\n%btrailer<</Size %d/Root 1 0 R>>startxref\n%d\n%%%%EOF"
-    return bytes(out) + end % (len(table), b"".join(table), len(table), len(out))
+def file_of(kind: str, pages: list[tuple[str, list[str]]]) -> bytes:
+    """What a file of these pages holds; a PDF has packed ones, as most programs write them."""
+    from tests.test_own_documents import HEADED, SAID, Text, pdf, word  # not held where memory is measured
 
-
-def html(pages: list[tuple[str, list[str]]]) -> bytes:
-    body = "".join(f"<h2>{heading}</h2><p>{' '.join(lines)}</p>" for heading, lines in pages)
-    return f"<html><head><title>x</title></head><body><nav><a href=/>Home</a></nav>{body}</body></html>".encode()
-
-
-def md(pages: list[tuple[str, list[str]]]) -> bytes:
+    if kind == "pdf":
+        frames: Iterator[list[Text]] = (
+            [(72, 800, 9, "ACME Handbook"), (72, 760, 16, heading), (300, 20, 9, f"Page {number}"),
+             *((72, 735 - 16 * row, 11, line) for row, line in enumerate(lines))]
+            for number, (heading, lines) in enumerate(pages, 1))  # fmt: skip
+        return pdf(*frames, packed=True)
+    if kind == "docx":
+        body = (SAID.format(HEADED, heading) + SAID.format("", " ".join(lines)) for heading, lines in pages)
+        return word("".join(body), zipfile.ZIP_DEFLATED)
+    if kind == "html":
+        body = "".join(f"<h2>{heading}</h2><p>{' '.join(lines)}</p>" for heading, lines in pages)
+        return f"<html><head><title>x</title></head><body><nav><a href=/>Home</a></nav>{body}</body></html>".encode()
     return "\n\n".join(f"## {heading}\n\n" + "\n".join(lines) for heading, lines in pages).encode()
-
-
-def docx(path: Path, pages: list[tuple[str, list[str]]]) -> None:
-    said = "<w:p>{}<w:r><w:t>{}</w:t></w:r></w:p>"
-    style = "<w:pPr><w:pStyle w:val='Heading1'/></w:pPr>"
-    body = "".join(said.format(style, heading) + said.format("", " ".join(lines)) for heading, lines in pages)
-    styles = f"<w:styles xmlns:w='{W}'><w:style w:type='paragraph' w:styleId='Heading1'><w:name w:val='heading 1'/>"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("word/document.xml", f"<w:document xmlns:w='{W}'><w:body>{body}</w:body></w:document>")
-        archive.writestr("word/styles.xml", f"{styles}</w:style></w:styles>")
-        types = "<Types xmlns='http://schemas.openxmlformats.org/package/2006/content-types'/>"
-        archive.writestr("[Content_Types].xml", types)
 
 
 def write(folder: Path, kinds: tuple[str, ...], pages: int, of: int) -> None:
@@ -97,10 +72,7 @@ def write(folder: Path, kinds: tuple[str, ...], pages: int, of: int) -> None:
         made, kind = pages_of(random.Random(number), min(of, pages - number * of)), kinds[number % len(kinds)]
         path = folder / f"{number // 500:03}" / f"{number:06}.{kind}"
         path.parent.mkdir(parents=True, exist_ok=True)
-        if kind == "docx":
-            docx(path, made)
-        else:
-            path.write_bytes({"pdf": pdf, "html": html, "md": md}[kind](made))
+        path.write_bytes(file_of(kind, made))
 
 
 def bare_pdf(path: Path) -> None:
@@ -214,7 +186,10 @@ def main() -> None:
                 write(docs, KINDS, files * given.of, given.of)
             sys.stdout.write(f"{files:,} files of {given.of} pages:\n")
             sys.stdout.flush()
-            subprocess.run([sys.executable, __file__, "--own", str(docs), str(Path(place, "out"))], check=True)
+            subprocess.run(
+                [sys.executable, "-m", "benchmarks.documents_scale", "--own", str(docs), str(Path(place, "out"))],
+                check=True,
+            )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from indexes import open_retriever
 from inference.chat.config import ChatConfig
-from inference.chat.memory import ChoiceFormat, Exchange, QuestionFormat, Rewriter
+from inference.chat.memory import Exchange, LineFormat, Rewriter
 from inference.inference import answer_one
 from inference.scoring.scores import score
 from steprag import atlas
@@ -64,7 +64,7 @@ async def rewritten(config: ChatConfig, asked: list[FollowUp], exchanges: int) -
     """The follow-ups as the rewriter has them; other subjects' exchanges stand before their own."""
     rewriting = asyncio.Semaphore(config.rewriter.concurrency)
     choose = config.rewriter.way == "choose"
-    async with open_model(config.rewriter, ChoiceFormat() if choose else QuestionFormat()) as model:
+    async with open_model(config.rewriter, LineFormat(choose)) as model:
         rewriter = Rewriter(model, choose)
 
         async def rewrite(place: int) -> str:

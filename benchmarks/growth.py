@@ -166,7 +166,7 @@ def connections(size: int, folder: Path, clock: Clock) -> dict[str, float]:
 
 PARTS: dict[str, tuple[Callable[[int, Path, Clock], dict[str, float]], str, tuple[int, ...]]] = {
     "vectors": (vectors, "passages", (1_000, 10_000, 100_000, 1_000_000, 10_000_000)),
-    "questions": (questions, "questions", (10, 100, 1_000)),
+    "questions": (questions, "questions", (10, 100, 1_000, 10_000)),
     "journal": (journal, "calls", (1_000, 10_000, 100_000)),
     "nodes": (nodes, "nodes", (100, 1_000, 10_000, 100_000)),
     "turns": (turns, "turns", (10, 100, 300)),

@@ -1,11 +1,13 @@
-"""Resident memory of a build beside the size of its corpus: intake, shards and index, each size in its own process.
+"""Resident memory of a build beside the size of its corpus, each size and way in a process of its own.
 
-    python benchmarks/intake_memory.py [--rows 50000 200000 1000000] [--type flat-fp16]
-    python benchmarks/intake_memory.py --intake --rows 5000000
+    python benchmarks/intake_memory.py [--rows 50000 200000 1000000] [--ways vectors bm25 bm25s] [--type flat-fp16]
+    python benchmarks/intake_memory.py --ways intake --rows 5000000
 
-The first measures reading and writing: the encoder is a stand-in that hashes a text into 64 numbers. The second
-measures the intake alone, twice: as it is, and with the former comparison of ids, which read all ids again for every
-65,536 rows. Passages have 20 words.
+"intake" reads a corpus into an index folder. "vectors" goes on to shards and index; the encoder is a stand-in that
+hashes a text into 64 numbers. "bm25" counts documents a block at a time and sorts on the disk
+(`indexes/addons/postings.py`), "bm25s" is that library's own builder, which holds all tokens. Passages have 20 words.
+Every title has a number of its own, so BM25's vocabulary, which is in memory, grows with the passages here;
+`--no_titles` leaves titles out of BM25, and 5,000 words remain.
 """
 
 from __future__ import annotations
@@ -19,21 +21,23 @@ import sys
 import tempfile
 import time
 import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-import indexes.corpora.read_corpus as read_corpus
 import indexes.encoding.shards
+from indexes.addons.bm25 import Analyser, Bm25Config, terms_of, write_bm25
 from indexes.config import AnnConfig
 from indexes.corpora.read_corpus import take_in
 from indexes.corpora.readers import open_source
 from indexes.encoding.encoders import EncoderSpec
 from indexes.encoding.shards import Work, encode_shards
-from indexes.rows.passage_store import PassageStore
 from indexes.rows.vector_file import VECTORS, VectorFile
 from indexes.vectors.index_types import build_type
 from indexes.vectors.recall import make_probe
+from steprag.types import Passage
 
 WORDS = [f"word{n}" for n in range(5000)]
 
@@ -61,77 +65,82 @@ def write(path: Path, rows: int) -> None:
             stream.write(json.dumps({"id": str(row), "contents": f'"Title {row}"\n{text}'}) + "\n")
 
 
-def build(corpus: Path, folder: Path, kind: str) -> None:
+def peak() -> int:
+    """MiB that this process held at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def vectors(corpus: Path, folder: Path, given: argparse.Namespace) -> str:
     indexes.encoding.shards.Encoder = Hashing  # pyright: ignore[reportAttributeAccessIssue]
     spec = EncoderSpec("hashing", "", "mean", True, "", "", 64, 64)
-    start = time.perf_counter()
     rows = take_in(open_source(str(corpus)), folder, 0.0).rows
-    intake, peak = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    taken = peak()
     encode_shards(Work(folder, folder, spec, rows, 4096, None, "float32"), ["cpu"])
-    encoded = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    vectors = VectorFile(folder / VECTORS, rows, 64)
-    build_type(kind, folder, vectors, AnnConfig(), make_probe(vectors))
-    whole = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    sys.stdout.write(f"{rows:>9,} passages: {peak} MiB at most after the intake ({rows / intake:,.0f} a second),"
-                     f" {encoded} after the shards, {whole} after the {kind} index\n")  # fmt: skip
+    encoded, store = peak(), VectorFile(folder / VECTORS, rows, 64)
+    build_type(given.type, folder, store, AnnConfig(), make_probe(store))
+    return f"{taken} after the intake, {encoded} after the shards, with the {given.type} index"
 
 
-def intake(corpus: Path, folder: Path, way: str) -> None:
-    """Takes the corpus in and writes rows a second, peak memory and the bytes that the process read."""
-    if way == "former":
-        read_corpus._deal, read_corpus._duplicates = _all_in_one, _reread
-    before, start = _bytes_read(), time.perf_counter()
+def intake(corpus: Path, folder: Path, given: argparse.Namespace) -> str:
+    before, start = int(Path("/proc/self/io").read_text().split()[1]), time.perf_counter()
     rows = take_in(open_source(str(corpus)), folder, 0.0).rows
-    seconds, peak = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    size = corpus.stat().st_size
-    sys.stdout.write(f"{way:>7}: {rows:>9,} passages, {rows / seconds:,.0f} a second, {peak} MiB at most,"
-                     f" {(_bytes_read() - before) / 1e9:.2f} GB read of a corpus of {size / 1e9:.2f} GB\n")  # fmt: skip
+    pace, read = rows / (time.perf_counter() - start), int(Path("/proc/self/io").read_text().split()[1]) - before
+    return f"{pace:,.0f} a second, {read / 1e9:.2f} GB read of a corpus of {corpus.stat().st_size / 1e9:.2f} GB"
 
 
-def _bytes_read() -> int:
-    return int(Path("/proc/self/io").read_text().split()[1])
+def documents(corpus: Path, titles: bool) -> Iterator[list[str]]:
+    analyse, config = Analyser("english"), Bm25Config()
+    for _, _, value in open_source(str(corpus)).items():
+        if isinstance(value, Passage):
+            yield terms_of(value if titles else replace(value, title=""), analyse, config.title_weight)
 
 
-def _all_in_one(entries: np.ndarray, shares: Path) -> None:
-    with (shares / "all").open("ab") as stream:
-        stream.write(entries.tobytes())
+def bm25(corpus: Path, folder: Path, given: argparse.Namespace) -> str:
+    write_bm25(folder, documents(corpus, not given.no_titles), Bm25Config())
+    return ""
 
 
-def _reread(folder: Path, shares: Path) -> np.ndarray:
-    """The former comparison: one share of 65,536 ids at a time, all ids read for each. The corpus has no duplicates."""
-    block, kind = read_corpus._BUFFER, read_corpus._SEEN
-    parts = -(-(shares / "all").stat().st_size // (kind.itemsize * block))
-    with PassageStore(folder), (shares / "all").open("rb") as seen:
-        for part in range(parts):
-            seen.seek(0)
-            kept = []
-            while content := seen.read(block * kind.itemsize):
-                entries = np.frombuffer(content, dtype=kind)
-                kept.append(entries[entries["hash"] % np.uint64(parts) == part])
-            np.sort(np.concatenate(kept), order=("hash", "row"))
-    return np.empty(0, dtype=[(name, "<i8") for name in ("row", "file", "line", "first_file", "first_line")])
+def by_bm25s(corpus: Path, folder: Path, given: argparse.Namespace) -> str:
+    import bm25s
+
+    vocabulary: dict[str, int] = {}
+    rows = [[vocabulary.setdefault(term, len(vocabulary)) for term in terms]
+            for terms in documents(corpus, not given.no_titles)]  # fmt: skip
+    model = bm25s.BM25(method="lucene", k1=1.5, b=0.75, backend="numpy")
+    model.index((rows, vocabulary), show_progress=False)
+    model.save(folder, show_progress=False)
+    return ""
+
+
+WAYS: dict[str, Callable[[Path, Path, argparse.Namespace], str]] = {
+    "intake": intake, "vectors": vectors, "bm25": bm25, "bm25s": by_bm25s,
+}  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="+", default=[50_000, 200_000, 1_000_000])
+    parser.add_argument("--ways", nargs="+", default=["vectors", "bm25", "bm25s"], choices=WAYS)
     parser.add_argument("--type", default="flat")
-    parser.add_argument("--intake", action="store_true", help="the intake alone, beside the former way")
+    parser.add_argument("--no_titles", action="store_true")
     parser.add_argument("--one", nargs=2, type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--way", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        corpus, folder = given.one
-        return intake(corpus, folder, given.way) if given.way else build(corpus, folder, given.type)
+        start, before, (corpus, folder) = time.perf_counter(), peak(), given.one
+        told = WAYS[given.ways[0]](corpus, folder, given)
+        sys.stdout.write(f"{given.ways[0]:<8} {peak():>6} MiB ({before} before), {time.perf_counter() - start:.0f} s"
+                         f"{told and f'; {told}'}\n")  # fmt: skip
+        return
     for rows in given.rows:
         with tempfile.TemporaryDirectory() as folder:
-            corpus = Path(folder) / "corpus.jsonl"
-            write(corpus, rows)
-            for way in ("now", "former") if given.intake else ("",):
-                (out := Path(folder) / f"index{way}").mkdir()
-                options = ["--way", way] if way else ["--type", given.type]
-                subprocess.run([sys.executable, __file__, *options, "--one", str(corpus), str(out)], check=True)
-    return None
+            write(corpus := Path(folder) / "corpus.jsonl", rows)
+            for way in given.ways:
+                sys.stdout.write(f"{rows:>9,} passages: ")
+                sys.stdout.flush()
+                (out := Path(folder) / way).mkdir()
+                options = ["--type", given.type, *["--no_titles"] * given.no_titles]
+                one = ["--one", str(corpus), str(out)]
+                subprocess.run([sys.executable, __file__, "--ways", way, *options, *one], check=True)
 
 
 if __name__ == "__main__":

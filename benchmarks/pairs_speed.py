@@ -1,6 +1,6 @@
 """How long `steprag pairs` takes over many trees, and whether its memory stays flat.
 
-    OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/pairs_speed.py [--trees 10000] [--nodes 60]
+    OMP_NUM_THREADS=1 taskset -c 0 python -m benchmarks.pairs_speed [--trees 10000] [--nodes 60]
 
 The trees come from the real search with a scripted policy over passages of Wikipedia's length: `--distinct` of them,
 cut to `--nodes` nodes each and written again and again as other questions. The command runs in a process of its own,
@@ -18,9 +18,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.search_speed import Latent, Shelf
 from data_generation.config import GenerateConfig
 from data_generation.expand import make_searcher
 from data_generation.growth import finished, root_only
@@ -30,24 +31,15 @@ from steprag.agent.profiles import load_profile
 from steprag.config.load import load_config
 from steprag.records.jsonl import dump_line
 from steprag.tree import Tree
-from steprag.types import Completion, Message, Passage, Question, Sample, Usage
+from steprag.types import Passage, Question
 
 WORDS = [f"word{i}" for i in range(3000)]
 GOLDEN = "word7 word11 word13"
 
 
-@dataclass
-class Writer:
-    """A policy that writes any allowed step, of a trained model's length; one answer in three is right."""
-
-    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        rng = random.Random(seed)
-        texts = (_step(rng.choice(allowed), rng) for _ in range(n))
-        return Sample(tuple(Completion(text, "stop") for text in texts), Usage(1, 400, 40 * n, 0))
-
-
-def _step(action: str, rng: random.Random) -> str:
-    thought = f"{_text(rng, 18).capitalize()}. "
+def step(allowed: tuple[str, ...], rng: random.Random) -> str:
+    """Any allowed step, of a trained model's length; one answer in three is right."""
+    action, thought = rng.choice(allowed), f"{_text(rng, 18).capitalize()}. "
     if action == "query":
         return f"{thought}So the next query is <query> {_text(rng, 6)} </query>"
     if action == "evidence":
@@ -60,30 +52,20 @@ def _text(rng: random.Random, words: int) -> str:
     return " ".join(rng.choices(WORDS, k=words))
 
 
-@dataclass
-class Shelf:
+class Library(Shelf):
     """A retriever of passages of 100 words."""
-
-    fingerprint: str = "shelf"
-
-    async def ready(self) -> None:
-        return None
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         rng = random.Random(query)
         return tuple(Passage(str(rng.randrange(10**6)), _text(rng, 3), _text(rng, 100), 1.0) for _ in range(top_k))
-
-    async def aclose(self) -> None:
-        return None
 
 
 async def grown(number: int, nodes: int) -> Tree:
     """A tree of `nodes` nodes; the search goes on until it has them, and the last wave is cut."""
     keys = {"search.rollouts": 10**6, "search.contrast": None, "search.hopeless": None}
     config = load_config(GenerateConfig, None, {**keys, "seed": number})
-    searcher = make_searcher(
-        Environment(load_profile("transcript"), Shelf(), 3, config.episode.depth), Writer(), None, config
-    )
+    environment = Environment(load_profile("transcript"), Library(), 3, config.episode.depth)
+    searcher = make_searcher(environment, Latent(say=step), None, config)
     asked = Question(f"q{number}", f"What is {_text(random.Random(number), 12)}?", (GOLDEN,), {"supporting_ids": ["7"]})
     growth = root_only(asked, searcher.environment)
     while len(growth.nodes) < nodes and not growth.root.closed:

@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import multiprocessing
 import random
 import re
 import signal
@@ -34,7 +33,7 @@ from typing import Any
 import httpx2
 
 from benchmarks.loads import TOKEN, Load, begin, built, done, loading, options, slope
-from benchmarks.serve_load import p95, resident
+from benchmarks.serve_load import apart, as_options, asking, p95, resident
 from steprag import atlas
 from steprag.batch.journal import JOURNAL
 from steprag.engines.launch import free_port
@@ -106,16 +105,9 @@ def provider(port: int, questions: Path, log: Path, calm: bool) -> None:
 @contextmanager
 def provided(questions: Path, log: Path, *, calm: bool) -> Iterator[list[str]]:
     """The double in a process of its own; the options that lead to it."""
-    port = free_port("127.0.0.1")
-    process = multiprocessing.get_context("spawn").Process(target=provider, args=(port, questions, log, calm))
-    process.start()
-    try:
-        yield ["--policy.base_url", f"http://127.0.0.1:{port}/v1", "--policy.model", "double",
-               "--policy.engine", "openai", "--policy.concurrency", str(AT_ONCE),
-               "--policy.timeout", str(TIMEOUT)]  # fmt: skip
-    finally:
-        process.kill()
-        process.join()
+    with apart(provider, questions, log, calm) as port:
+        keys = asking(f"http://127.0.0.1:{port}", AT_ONCE) | {"policy.timeout": str(TIMEOUT)}
+        yield as_options(keys)
 
 
 def hurt(process: subprocess.Popen[bytes], draw: random.Random) -> str:

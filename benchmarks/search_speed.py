@@ -39,6 +39,15 @@ from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 FACTS = tuple(Passage(str(i), f"Thing {i}", f"Thing {i} is next to thing {i + 1}.", 1.0) for i in range(100))
 
 
+def step(allowed: tuple[str, ...], rng: random.Random) -> str:
+    action, number = rng.choice(allowed), rng.randrange(10**6)
+    return {
+        "query": f"I look further. So the next query is <query> thing {number} </query>",
+        "evidence": f"Based on the query, the relevant evidence is <evidence> fact {number} </evidence>",
+        "answer": f"That is it. So the answer is <answer> {number % 7} </answer>",
+    }[action]
+
+
 @dataclass
 class Latent:
     """A policy that writes any allowed step after a while; `waits` holds each request's start and its latency."""
@@ -47,6 +56,7 @@ class Latent:
     longest: float = 0.0
     calls: int = 0
     waits: list[tuple[float, float]] = field(default_factory=list)
+    say: Callable[[tuple[str, ...], random.Random], str] = step
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         rng = random.Random(seed)
@@ -55,7 +65,7 @@ class Latent:
             self.waits.append((time.perf_counter(), wait))
             await asyncio.sleep(wait)
         self.calls += 1
-        texts = (step(allowed, rng) for _ in range(n))
+        texts = (self.say(allowed, rng) for _ in range(n))
         return Sample(tuple(Completion(text, "stop") for text in texts), Usage(1, 400, 40 * n, 0))
 
 
@@ -65,15 +75,6 @@ def share(waits: Sequence[Sequence[float]], slots: int, first: float, last: floa
     """
     inside = sum(max(0.0, min(start + wait, last) - max(start, first)) for start, wait in waits)
     return inside / (slots * (last - first))
-
-
-def step(allowed: tuple[str, ...], rng: random.Random) -> str:
-    action, number = rng.choice(allowed), rng.randrange(10**6)
-    return {
-        "query": f"I look further. So the next query is <query> thing {number} </query>",
-        "evidence": f"Based on the query, the relevant evidence is <evidence> fact {number} </evidence>",
-        "answer": f"That is it. So the answer is <answer> {number % 7} </answer>",
-    }[action]
 
 
 @dataclass

@@ -22,8 +22,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,29 @@ def engine(port: int, slots: int, token_ms: float, say: Callable[[list[dict[str,
     app = web.Application()
     app.add_routes([web.post("/v1/chat/completions", complete), web.get("/v1/models", models)])
     web.run_app(app, host="127.0.0.1", port=port, print=None, access_log=None)
+
+
+@contextmanager
+def apart(target: Callable[..., None], *given: Any) -> Iterator[int]:
+    """Has `target(port, *given)` serve a double in a process of its own; the port."""
+    port = free_port("127.0.0.1")
+    process = multiprocessing.get_context("spawn").Process(target=target, args=(port, *given), daemon=True)
+    process.start()
+    try:
+        yield port
+    finally:
+        process.kill()
+        process.join()
+
+
+def asking(address: str, concurrency: int) -> dict[str, str]:
+    """Keys that have a policy ask a double."""
+    return {"policy.base_url": f"{address}/v1", "policy.model": "double", "policy.engine": "openai",
+            "policy.concurrency": str(concurrency)}  # fmt: skip
+
+
+def as_options(keys: dict[str, str]) -> list[str]:
+    return [part for key, value in keys.items() for part in (f"--{key}", value)]
 
 
 async def bare(index: str, options: dict[str, Any], questions: list[str], clients: int) -> float:
@@ -182,19 +205,12 @@ def main() -> None:
     parser.add_argument("--token_ms", type=float, default=5.0)
     parser.add_argument("--conversations", type=int, nargs="*", default=[])
     given = parser.parse_args()
-    port = free_port("127.0.0.1")
-    process = multiprocessing.get_context("spawn").Process(
-        target=engine, args=(port, given.slots, given.token_ms), daemon=True
-    )
-    process.start()
-    options = {"policy.base_url": f"http://127.0.0.1:{port}/v1", "policy.model": "double", "policy.engine": "openai",
-               "policy.concurrency": str(given.slots)}  # fmt: skip
     words = sum(len(text.split(" ")) for text in STEPS)
     show(f"engine's limit: {given.slots / (words * given.token_ms / 1000):.1f} turns a second")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, apart(engine, given.slots, given.token_ms) as port:
+        options = asking(f"http://127.0.0.1:{port}", given.slots)
         command = [sys.executable, "-m", "inference.chat.serve", "--index", given.index, "--out", folder,
-                   "--serve.port", "0", "--serve.waiting", "1000"]  # fmt: skip
-        command += [part for key, value in options.items() for part in (f"--{key}", value)]
+                   "--serve.port", "0", "--serve.waiting", "1000", *as_options(options)]  # fmt: skip
         env = {**os.environ, "STEPRAG_TOKEN": TOKEN}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as service:
             assert service.stdout
@@ -220,7 +236,6 @@ def main() -> None:
             if given.conversations:
                 remember(url, service.pid, given.conversations)
             service.terminate()
-    process.kill()
 
 
 if __name__ == "__main__":

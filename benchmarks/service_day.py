@@ -33,7 +33,7 @@ from typing import Any
 import aiohttp
 
 from benchmarks.loads import TOKEN, Load, begin, built, done, loading, options, slope
-from benchmarks.serve_load import engine, p95, resident
+from benchmarks.serve_load import as_options, asking, engine, p95, resident
 from inference.chat.turns.events import ENDS, next_state
 from steprag import atlas
 from steprag.engines.launch import free_port
@@ -103,9 +103,7 @@ class Day:
 
     async def begin(self) -> None:
         """Starts the service, and waits until it answers."""
-        policy = {"base_url": f"http://127.0.0.1:{self.engine_port}/v1", "model": "double", "engine": "openai",
-                  "concurrency": SLOTS}  # fmt: skip
-        argv = [part for key, value in policy.items() for part in (f"--policy.{key}", value)]
+        argv = as_options(asking(f"http://127.0.0.1:{self.engine_port}", SLOTS))
         self.process = begin(self.load.folder / "service.log", "serve", "--index", self.index, "--out", self.folder,
                              "--serve.port", self.port, "--rewriter.on", "true", *argv)  # fmt: skip
         base, headers = f"http://127.0.0.1:{self.port}", {"Authorization": f"Bearer {TOKEN}"}

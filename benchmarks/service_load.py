@@ -1,6 +1,6 @@
 """The service under load: 64 clients at once beside one-by-one calls. Twice the load that it can take: soak.py.
 
-    python benchmarks/service_load.py --index DIR --questions FILE [--requests 400] [--mode hybrid]
+    python -m benchmarks.service_load --index DIR --questions FILE [--requests 400] [--mode hybrid]
 
 A service process is started on the index. Rounds of one client and of 64 take turns, every query a new one, so that
 neither memory nor the machine's mood favours a side; the ratio is of the rounds' medians.
@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import itertools
 import json
-import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import httpx2
-
+from benchmarks.soak import search_service
 from indexes.commands.evaluate import read_judged
 
 CLIENTS, ROUNDS, TOP_K = 64, 3, 3
@@ -71,21 +67,6 @@ async def timed(port: int, queries: Sequence[str], clients: int) -> tuple[float,
     return len(queries) / (time.perf_counter() - start), seconds
 
 
-@contextlib.contextmanager
-def service(index: Path, mode: str) -> Iterator[int]:
-    command = [sys.executable, "-m", "indexes.service.serve", "--index", str(index), "--port", "0"]
-    command += ["--retriever.mode", mode, "--limits.queries", "64"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None
-        try:
-            url = child.stdout.readline().strip()
-            while httpx2.get(f"{url}/health", timeout=60).status_code != 200:
-                time.sleep(0.5)
-            yield int(url.rsplit(":", 1)[1])
-        finally:
-            child.send_signal(signal.SIGTERM)
-
-
 def percentile(seconds: Sequence[float], share: float) -> float:
     """In milliseconds."""
     return 1000 * sorted(seconds)[min(len(seconds) - 1, int(share * len(seconds)))]
@@ -111,15 +92,15 @@ async def measure(port: int, queries: Iterator[str], requests: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--index", required=True, type=Path)
+    parser.add_argument("--index", required=True)
     parser.add_argument("--questions", required=True, type=Path)
     parser.add_argument("--requests", type=int, default=400, help="a round of 64 clients; one client sends a quarter")
     parser.add_argument("--mode", default="auto")
     given = parser.parse_args()
     questions = [judged.question for judged in read_judged(given.questions)]
     queries = (f"{question} {number}" for number in itertools.count() for question in questions)
-    with service(given.index, given.mode) as port:
-        asyncio.run(measure(port, queries, given.requests))
+    with search_service(given.index, "", "--retriever.mode", given.mode, "--limits.queries", "64") as load:
+        asyncio.run(measure(int(load.url.rsplit(":", 1)[1]), queries, given.requests))
 
 
 if __name__ == "__main__":

@@ -15,13 +15,12 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -31,8 +30,10 @@ from urllib.request import urlopen
 import psutil
 from aiohttp import web
 
+from benchmarks.serve_load import as_options, asking
 from steprag.records.jsonl import write_records
 from steprag.types import Question
+from tests.fakes import Script, chat_reply
 
 SESSION = "X-Session-ID"
 """Header in which a call may name its session."""
@@ -47,18 +48,19 @@ class Told:
     seconds: float
 
 
-def step(prompt: str, draw: random.Random) -> str:
+def step(prompt: str, draw: int) -> str:
     """A step that the prompt allows."""
-    last = prompt.rsplit("\n", 1)[-1]
+    last, kind = prompt.rsplit("\n", 1)[-1], draw % 10
     if last == "Read the passages.":
-        return f"Based on the query, the relevant evidence is <evidence> Fact {draw.randrange(9)}. </evidence>"
-    if last != "Answer now." and draw.random() < 0.7:
-        return f"So the next query is <query> thing {draw.randrange(50)} </query>"
-    return f"So the answer is <answer> {draw.choice(['lek', 'sol'])} </answer>"
+        return f"Based on the query, the relevant evidence is <evidence> Fact {draw % 9}. </evidence>"
+    if last != "Answer now." and kind < 7:
+        return f"So the next query is <query> thing {draw // 10 % 50} </query>"
+    return f"So the answer is <answer> {('lek', 'sol')[draw // 10 % 2]} </answer>"
 
 
-def answer(port: Connection, latency: float, reply: Callable[[str, random.Random], str]) -> None:
+def answer(port: Connection, latency: float, script: Script) -> None:
     """The endpoint and the retriever, until the process is ended."""
+    reply = chat_reply(script)
     seen: Counter[str] = Counter()
     moments: list[float] = []
     named: Counter[str] = Counter()
@@ -71,13 +73,7 @@ def answer(port: Connection, latency: float, reply: Callable[[str, random.Random
         await asyncio.sleep(latency)
         moments.append(time.perf_counter())
         seen[body.decode()] += 1
-        texts = [reply(asked["messages"][-1]["content"], random.Random(f"{asked['seed']} {i}"))
-                 for i in range(asked.get("n") or 1)]  # fmt: skip
-        choices = [{"index": i, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-                   for i, text in enumerate(texts)]  # fmt: skip
-        usage = {"prompt_tokens": 400, "completion_tokens": 40, "total_tokens": 440}
-        return web.json_response({"id": "x", "object": "chat.completion", "created": 0, "model": "double",
-                                  "choices": choices, "usage": usage})  # fmt: skip
+        return web.json_response(reply(asked)[1])
 
     async def models(_: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "double", "object": "model"}]})
@@ -125,11 +121,11 @@ def answer(port: Connection, latency: float, reply: Callable[[str, random.Random
 
 
 @contextmanager
-def endpoint(latency: float, reply: Callable[[str, random.Random], str] = step) -> Iterator[str]:
+def endpoint(latency: float, script: Script = step) -> Iterator[str]:
     """Its address."""
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
-    process = context.Process(target=answer, args=(there, latency, reply), daemon=True)
+    process = context.Process(target=answer, args=(there, latency, script), daemon=True)
     process.start()
     try:
         yield f"http://127.0.0.1:{here.recv()}"
@@ -145,9 +141,8 @@ def told(address: str, *, clear: bool = False) -> Told:
 
 def command(address: str, questions: Path, out: Path, concurrency: int, *more: str) -> list[str]:
     return [sys.executable, "-m", "steprag.cli", "generate", "--questions", str(questions), "--index", address,
-            "--out", str(out), "--policy.base_url", f"{address}/v1", "--policy.model", "double", "--policy.engine",
-            "openai", "--policy.concurrency", str(concurrency), "--search.rollouts", "4", "--search.extra", "0",
-            *more]  # fmt: skip
+            "--out", str(out), "--search.rollouts", "4", "--search.extra", "0",
+            *as_options(asking(address, concurrency)), *more]  # fmt: skip
 
 
 def slot_processes(driver: int) -> list[psutil.Process]:

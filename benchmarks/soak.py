@@ -16,7 +16,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import multiprocessing
 import os
 import re
 import resource
@@ -32,9 +31,8 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.serve_load import TOKEN, engine, resident
+from benchmarks.serve_load import TOKEN, apart, as_options, asking, engine, resident
 from steprag import atlas
-from steprag.engines.launch import free_port
 
 CLIENTS = 32
 CAPACITY_SECONDS = 10.0
@@ -199,26 +197,18 @@ def started(command: list[str]) -> Iterator[Load]:
 
 
 @contextlib.contextmanager
-def search_service(index: str, folder: str) -> Iterator[Load]:
+def search_service(index: str, folder: str, *more: str) -> Iterator[Load]:
     """`steprag index serve`."""
-    with started([sys.executable, "-m", "indexes.service.serve", "--index", index, "--port", "0"]) as load:
+    with started([sys.executable, "-m", "indexes.service.serve", "--index", index, "--port", "0", *more]) as load:
         yield load
 
 
 @contextlib.contextmanager
 def chat_service(index: str, folder: str) -> Iterator[Load]:
     """`steprag serve` before the double of an engine."""
-    port = free_port("127.0.0.1")
-    process = multiprocessing.get_context("spawn").Process(target=engine, args=(port, 8, 2.0), daemon=True)
-    process.start()
-    policy = {"base_url": f"http://127.0.0.1:{port}/v1", "model": "double", "engine": "openai", "concurrency": "8"}
     command = [sys.executable, "-m", "inference.chat.serve", "--index", index, "--out", folder, "--serve.port", "0"]
-    command += [part for key, value in policy.items() for part in (f"--policy.{key}", value)]
-    try:
-        with started(command) as load:
-            yield load
-    finally:
-        process.kill()
+    with apart(engine, 8, 2.0) as port, started([*command, *as_options(asking(f"http://127.0.0.1:{port}", 8))]) as load:
+        yield load
 
 
 @contextlib.contextmanager

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from steprag.batch.results import index_of, places_of
 from steprag.batch.tree_results import TREES
 from steprag.records.jsonl import write_records
-from tests.browser import CHROMIUM, MISSING
+from tests.browser import chromium
 from tests.viewing import made_run, made_tree, shipped_lines, viewer
 
 if TYPE_CHECKING:
@@ -123,16 +122,10 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=200)
     parser.add_argument("--trees", type=int, default=24_800, help="0 leaves the opening out")
     given = parser.parse_args()
-    from playwright.sync_api import sync_playwright
-
-    if CHROMIUM is None:
-        sys.exit(MISSING)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         frames(browser, Path(folder), given.frames)
         if given.trees:
             opening(browser, {count: long_run(Path(folder) / f"long{count}", count) for count in (100, given.trees)})
-        browser.close()
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import argparse
 import io
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steprag.cli import run as steprag
 from steprag.records.jsonl import written_whole
-from tests.browser import CHROMIUM, MISSING
+from tests.browser import chromium
 from tests.viewing import SHIPPED, viewer
 
 if TYPE_CHECKING:
@@ -43,12 +42,8 @@ def main() -> None:
     parser.add_argument("runs", nargs=2, type=Path, metavar="RUN")
     parser.add_argument("--out", type=Path, default=Path("docs/viewer"))
     given = parser.parse_args()
-    from playwright.sync_api import sync_playwright
-
-    if CHROMIUM is None:
-        sys.exit(MISSING)
     before, after = (path.resolve() for path in given.runs)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
+    with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         pairs = Path(folder) / "pairs"
         steprag(["pairs", "--trees", str(SHIPPED), "--out", str(pairs), "--card.plots", "false", "--label.name", "spre",
                  "--pairs.cross_action", "true", "--balance.unsolved_first", "false"])  # fmt: skip
@@ -60,7 +55,6 @@ def main() -> None:
             "replay": ("dark", "#/trees/trees/1", ".replay-told"),
             "quality": ("light", f"#/{after.name}/quality//{before.name}", ".figures tbody"),
         }
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         with viewer(after.parent) as table, viewer(SHIPPED, pairs, before, after) as records:
             for name, (scheme, place, seen) in shots.items():
                 link, size = (table, SIZE | {"height": 330}) if name == "runs" else (records, SIZE)
@@ -78,7 +72,6 @@ def main() -> None:
                         page.press("[aria-label='An iteration on']", "Enter")
                 page.wait_for_load_state("networkidle")
                 picture(page, given.out / f"{name}.png")
-        browser.close()
 
 
 if __name__ == "__main__":

@@ -19,16 +19,27 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 MISSING = "no chromium: bash scripts/setup_browser.sh"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """A browser; the test is skipped where chromium or playwright is missing."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[dev]'")
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser, closed in the end. Raises SystemExit where chromium is missing."""
+    from playwright.sync_api import sync_playwright
+
     if CHROMIUM is None:
-        pytest.skip(MISSING)
-    with playwright.sync_playwright() as driver:
+        raise SystemExit(MISSING)
+    with sync_playwright() as driver:
         running = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
         running.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser; the test is skipped where chromium or playwright is missing."""
+    pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[dev]'")
+    if CHROMIUM is None:
+        pytest.skip(MISSING)
+    with chromium() as running:
+        yield running
 
 
 @contextmanager

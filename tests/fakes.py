@@ -11,12 +11,13 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from benchmarks.peers.pairing import family
 from steprag.agent.environment import Environment
 from steprag.agent.rollout import episode_of, rollout
 from steprag.policy.protocols import Policy
@@ -266,11 +267,7 @@ def wait_for(true: Callable[[], Any], seconds: float = 60) -> None:
 
 def descendants(pid: int) -> list[int]:
     """Processes that came from this one and are there."""
-    children: list[int] = []
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            children += map(int, file.read_text().split())
-    return children + [each for child in children for each in descendants(child)]
+    return [each for each in family(pid) if each != pid]
 
 
 Start = Callable[..., int]

@@ -177,9 +177,9 @@ def test_a_layerwise_reranker_scores_as_published(layerwise: Path, cut: Any, lay
     scorer = bge_at(str(folder), "cpu")
     assert isinstance(scorer, LayerwiseScorer)
     scorer.load()
-    expected = [published(folder, scorer._ids(QUERY, text), layer) for text in TEXTS]
+    expected = [published(folder, ids, layer) for ids in scorer._prompts(QUERY, TEXTS)]
     assert np.allclose(scorer.score(QUERY, TEXTS), expected, atol=1e-4)
-    told = "".join(scorer._tokenizer.convert_ids_to_tokens(scorer._ids(QUERY, "B" * 2000)))
+    told = "".join(scorer._tokenizer.convert_ids_to_tokens(*scorer._prompts(QUERY, ["B" * 2000])))
     told = told.replace("Ġ", " ").replace("Ċ", "\n").replace("> ", ">").replace(" \n ", "\n")
     assert told.startswith(f"<s>A: {QUERY}\nB: B")
     assert told.endswith("'Yes' or 'No'.")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from inference.chat.config import ChatConfig
-from inference.chat.memory import ChoiceFormat, names, rewritings
+from inference.chat.memory import LineFormat, names, rewritings
 from inference.chat.serve import SMALL
 from inference.config import config_of
 from steprag.cli import main
@@ -166,10 +166,10 @@ def test_names_are_what_is_asked_about_and_words_in_capitals() -> None:
 
 def test_the_engines_grammar_holds_the_lines_and_nothing_else() -> None:
     lines = ('Who is "Ada"?', "Who is (Bob)? Or C|D\\?")
-    pattern = ChoiceFormat().regex(lines)
+    pattern = LineFormat(choose=True).regex(lines)
     assert all(re.fullmatch(pattern, line) for line in lines)
     assert not re.fullmatch(pattern, "Who is Bob?")
-    assert ChoiceFormat().gbnf(lines) == f"root ::= {json.dumps(lines[0])} | {json.dumps(lines[1])}\n"
+    assert LineFormat(choose=True).gbnf(lines) == f"root ::= {json.dumps(lines[0])} | {json.dumps(lines[1])}\n"
 
 
 class ChoosingPolicy(WritingPolicy):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import json
 import lzma
 import zipfile
@@ -28,6 +27,7 @@ from steprag.errors import ConfigError, DataError
 from steprag.records.spellings import passage_from_row
 from steprag.types import Passage
 from tests.indexing import PASSAGES, write_corpus
+from tests.test_own_documents import zipped
 
 GOOD = '{"id": "a", "contents": "Title\\nText."}'
 
@@ -143,14 +143,6 @@ def tabbed(rows: list[list[str]]) -> str:
     return "".join("\t".join(cells) + "\n" for cells in rows)
 
 
-def zipped(files: dict[str, str]) -> bytes:
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return packed.getvalue()
-
-
 @pytest.mark.parametrize(("name", "content"), [
     ("array.json", json.dumps(ROWS)),
     ("array.json", "\ufeff" + json.dumps(ROWS, indent=2)),
@@ -164,7 +156,7 @@ def zipped(files: dict[str, str]) -> bytes:
     ("bare.tsv.gz", gzip.compress(tabbed([[one["id"], one["text"], one["title"]] for one in ROWS]).encode(), mtime=0)),
     ("c.jsonl.bz2", bz2.compress(LINES.encode())),
     ("c.jsonl.xz", lzma.compress(LINES.encode())),
-    ("c.zip", zipped({"folder/": "", "folder/c.jsonl": LINES, "__MACOSX/c.jsonl": "x"})),
+    ("c.zip", zipped(zipfile.ZIP_DEFLATED, **{"folder/": "", "folder/c.jsonl": LINES, "__MACOSX/c.jsonl": "x"})),
 ])  # fmt: skip
 def test_every_form_of_a_corpus_gives_the_same_passages(name: str, content: str | bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -184,8 +176,9 @@ def test_every_form_of_a_corpus_gives_the_same_passages(name: str, content: str 
     ("c.tsv", b"1\tThe text.\tChunk\n2\tMore\t7\t8\n", ":2: a passage needs"),
     ("docs.tsv", b"D1\thttp://x\tA\tThe text.\n", ":1: is a table of 4 columns without names .the first line names"),
     ("c.tsv", b"id\ttext\n1\ta\tb\n", "keys found: none, it is .'1', 'a', 'b'."),
-    ("c.zip", zipped({"corpus.jsonl": LINES, "queries.jsonl": LINES}), "a zip archive of 2 files .'corpus.jsonl', "),
-    ("c.zip", zipped({"c.jsonl": LINES})[:-9], "not a whole zip file"),
+    ("c.zip", zipped(zipfile.ZIP_DEFLATED, **{"corpus.jsonl": LINES, "queries.jsonl": LINES}),
+     "a zip archive of 2 files .'corpus.jsonl', "),
+    ("c.zip", zipped(zipfile.ZIP_DEFLATED, **{"c.jsonl": LINES})[:-9], "not a whole zip file"),
     ("c.jsonl.bz2", bz2.compress(LINES.encode())[:-9], "not a whole bzip2 file"),
     ("c.jsonl.xz", lzma.compress(LINES.encode())[:-9], "not a whole xz file"),
     ("c.jsonl", gzip.compress(LINES.encode(), mtime=0), r"is gzip by its first bytes \(name it .gz\)"),

@@ -665,7 +665,7 @@ def peak_memory(out: Path, trees: int) -> int:
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_trees(tmp_path: Path) -> None:
-    """Ten times the trees, 9 MiB of them on disk, within 6 MiB; `benchmarks/memory.py` takes 10,000."""
+    """Ten times the trees, 9 MiB of them on disk, within 6 MiB; `benchmarks/growth.py` takes 10,000."""
     peaks = []
     for trees in (100, 1_000):
         with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -38,13 +39,15 @@ PICTURE = "q 99 0 0 99 0 0 cm BI /W 1 /H 1 /CS /G /BPC 8 ID \xff EI Q"
 LOCK = "<</Filter/Standard/V 1/R 2/P -4/O<" + "11" * 32 + ">/U<" + "22" * 32 + ">>>"
 
 
-def pdf(*pages: list[Text] | str, lock: str = "") -> bytes:
-    """A PDF of these pages: texts, or a page's own drawing."""
+def pdf(*pages: list[Text] | str, lock: str = "", packed: bool = False) -> bytes:
+    """A PDF of these pages: texts, or a page's own drawing; packed, as most programs write them."""
     bodies = ["<</Type/Catalog/Pages 2 0 R>>", "", "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>", lock or "null"]
     for page in pages:
         drawn = page if isinstance(page, str) else "".join(
             f"BT /F {size} Tf {x} {y} Td ({words}) Tj ET\n" for x, y, size, words in page)  # fmt: skip
-        bodies.append(f"<</Length {len(drawn)}>>stream\n{drawn}\nendstream")
+        if packed:
+            drawn = zlib.compress(drawn.encode("latin-1")).decode("latin-1")
+        bodies.append(f"<<{'/Filter/FlateDecode' * packed}/Length {len(drawn)}>>stream\n{drawn}\nendstream")
         bodies.append(f"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Contents {len(bodies)} 0 R"
                       "/Resources<</Font<</F 3 0 R>>>>>>")  # fmt: skip
     kids = " ".join(f"{number} 0 R" for number in range(6, 5 + 2 * len(pages), 2))
@@ -58,12 +61,19 @@ def pdf(*pages: list[Text] | str, lock: str = "") -> bytes:
     return out + f"{table}trailer<<{ends}>>startxref\n{len(out)}\n%%EOF".encode()
 
 
-def zipped(**files: str) -> bytes:
+def zipped(how: int = zipfile.ZIP_STORED, /, **files: str) -> bytes:
     packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
+    with zipfile.ZipFile(packed, "w", how) as archive:
         for name, content in files.items():
             archive.writestr(name, content)
     return packed.getvalue()
+
+
+def word(body: str, how: int = zipfile.ZIP_STORED, /, **more: str) -> bytes:
+    """A DOCX of paragraphs, each as `SAID` has it."""
+    types = "<Types xmlns='http://schemas.openxmlformats.org/package/2006/content-types'/>"
+    return zipped(how, **{"word/document.xml": WORD.format(body), "word/styles.xml": STYLES,
+                          "[Content_Types].xml": types, **more})  # fmt: skip
 
 
 def lines(*texts: str, x: float = 72, top: float = 700) -> list[Text]:
@@ -88,14 +98,13 @@ INTERLEAVED = pdf([text for pair in zip(lines(*(f"left {n} goes on and on" for n
                    for text in pair])  # fmt: skip
 WORD = "<w:document xmlns:w='http://schemas.openxmlformats.org/wordprocessingml/2006/main'><w:body>{}</w:body></w:document>"
 SAID = "<w:p>{}<w:r><w:t>{}</w:t></w:r></w:p>"
+HEADED = "<w:pPr><w:pStyle w:val='Titel1'/></w:pPr>"
 STYLES = ("<w:styles xmlns:w='http://schemas.openxmlformats.org/wordprocessingml/2006/main'><w:style w:type='paragraph'"
           " w:styleId='Titel1'><w:name w:val='heading 1'/></w:style></w:styles>")  # fmt: skip
 ROWS = "".join(f"<w:tr><w:tc>{SAID.format('', a)}</w:tc><w:tc>{SAID.format('', b)}</w:tc></w:tr>"
                for a, b in (("City", "Rate"), ("Oslo", "210")))  # fmt: skip
-BODY = SAID.format("<w:pPr><w:pStyle w:val='Titel1'/></w:pPr>", "Travel") + SAID.format("", "Book early.")
-DOCX = zipped(**{"word/document.xml": WORD.format(f"{BODY}<w:tbl>{ROWS}</w:tbl>"), "word/styles.xml": STYLES,
-                 "[Content_Types].xml": "<Types xmlns='http://schemas.openxmlformats.org/package/2006/content-types'/>",
-                 "word/media/inner.zip": "PK"})  # fmt: skip
+BODY = SAID.format(HEADED, "Travel") + SAID.format("", "Book early.")
+DOCX = word(f"{BODY}<w:tbl>{ROWS}</w:tbl>", **{"word/media/inner.zip": "PK"})
 OPF = ("<package xmlns='http://www.idpf.org/2007/opf'><manifest><item id='n' href='nav.xhtml' properties='nav'"
        " media-type='application/xhtml+xml'/><item id='b' href='b%20.xhtml' media-type='application/xhtml+xml'/><item"
        " id='a' href='a.xhtml' media-type='application/xhtml+xml'/></manifest><spine><itemref idref='n'/><itemref"

@@ -155,7 +155,7 @@ class LayerwiseScorer:
         import torch
         from torch.nn.utils.rnn import pad_sequence
 
-        rows, scores = [torch.tensor(self._ids(query, text)) for text in texts], []
+        rows, scores = [torch.tensor(ids) for ids in self._prompts(query, texts)], []
         with torch.inference_mode():
             for start in range(0, len(rows), BATCH):  # what pads a row stands behind its end, where nothing looks
                 some = rows[start : start + BATCH]
@@ -163,15 +163,13 @@ class LayerwiseScorer:
                 scores += [hidden[place, len(row) - 1] @ self._head for place, row in enumerate(some)]
         return torch.stack(scores).float().cpu().numpy()
 
-    def _ids(self, query: str, text: str) -> list[int]:
-        """The prompt of a pair, as the model was trained on it."""
-        line, asked, first, second = (
-            self._tokenizer(one, add_special_tokens=False)["input_ids"]
-            for one in ("\n", PROMPT, f"A: {query}", f"B: {text}")
-        )
+    def _prompts(self, query: str, texts: Sequence[str]) -> list[list[int]]:
+        """The prompt of each pair, as the model was trained on it."""
+        said = ["\n", PROMPT, f"A: {query}", *(f"B: {text}" for text in texts)]
+        line, asked, first, *others = self._tokenizer(said, add_special_tokens=False)["input_ids"]
         first = [self._tokenizer.bos_token_id, *first[: PAIR * 3 // 4]]
-        second = [*line, *second[:PAIR]][: PAIR + len(line) + len(asked) - len(first)]
-        return [*first, *second, *line, *asked]
+        room = PAIR + len(line) + len(asked) - len(first)
+        return [[*first, *[*line, *second[:PAIR]][:room], *line, *asked] for second in others]
 
 
 def linear_of(path: Path, width: int) -> Any:

@@ -49,38 +49,21 @@ Exchange = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class QuestionFormat:
-    """One line of text, in each engine's dialect of constrained output."""
+class LineFormat:
+    """A line of text, in each engine's dialect of constrained output; to `choose`, one of those given as `allowed`."""
 
+    choose: bool = False
     stop: tuple[str, ...] = ("\n",)
     thinks: bool = False
 
     def gbnf(self, allowed: tuple[str, ...]) -> str:
-        """llama.cpp's grammar of the line; `allowed` changes nothing."""
-        return f"root ::= [^<>\\n ] [^<>\\n]{{0,{LONGEST}}}\n"
+        """llama.cpp's grammar of the line."""
+        lines = " | ".join(json.dumps(line, ensure_ascii=False) for line in allowed)
+        return f"root ::= {lines}\n" if self.choose else f"root ::= [^<>\\n ] [^<>\\n]{{0,{LONGEST}}}\n"
 
     def regex(self, allowed: tuple[str, ...]) -> str:
-        """The regular expression of the line; `allowed` changes nothing."""
-        return f"[^<>\\n ][^<>\\n]{{0,{LONGEST}}}"
-
-    def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
-        """None: a line of text needs no JSON."""
-
-
-@dataclass(frozen=True)
-class ChoiceFormat:
-    """One of the lines that are given as `allowed`."""
-
-    stop: tuple[str, ...] = ("\n",)
-    thinks: bool = False
-
-    def gbnf(self, allowed: tuple[str, ...]) -> str:
-        """llama.cpp's grammar of the lines."""
-        return f"root ::= {' | '.join(json.dumps(line, ensure_ascii=False) for line in allowed)}\n"
-
-    def regex(self, allowed: tuple[str, ...]) -> str:
-        """The regular expression of the lines."""
-        return "|".join(map(re.escape, allowed))
+        """The regular expression of the line."""
+        return "|".join(map(re.escape, allowed)) if self.choose else f"[^<>\\n ][^<>\\n]{{0,{LONGEST}}}"
 
     def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
         """None: a line of text needs no JSON."""
@@ -88,7 +71,7 @@ class ChoiceFormat:
 
 @dataclass(frozen=True)
 class Rewriter:
-    """The model that rewrites. `choose`: it chooses (its format is ChoiceFormat), else it writes (QuestionFormat)."""
+    """The model that rewrites. `choose`: it chooses, else it writes; its LineFormat has the same `choose`."""
 
     model: Model
     choose: bool

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from indexes import open_retriever
 from inference.chat.config import ChatConfig
-from inference.chat.memory import ChoiceFormat, QuestionFormat, Rewriter
+from inference.chat.memory import LineFormat, Rewriter
 from inference.chat.routing import AUTO, DIRECT, REASONING, SEARCH, SEARCHING, mode_named
 from inference.chat.turns.citations import Support
 from inference.chat.turns.store import TurnStore
@@ -252,7 +252,7 @@ async def _rewriter(config: ChatConfig, agent: OpenAgent) -> AsyncIterator[Rewri
     from steprag.policy.client import OpenAIPolicy
 
     choose = config.rewriter.chooses
-    format = ChoiceFormat() if choose else QuestionFormat()
+    format = LineFormat(choose)
     if not config.rewriter.enabled:
         yield None
     elif choose and config.rewriter.engine not in STEPS_FORCED:

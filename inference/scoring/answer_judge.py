@@ -10,8 +10,6 @@ import argparse
 import json
 import re
 import sys
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,7 @@ from pydantic import Field
 from inference.predictions import predictions_file, read_predictions
 from inference.scoring.figures import shown
 from inference.scoring.scores import mean
-from steprag.agent.inert import neutralise
-from steprag.agent.judge import asked, prompt_of
-from steprag.agent.profiles import fill
+from steprag.agent.judge import VerdictFormat, asked, messages_of, prompt_of, words_of
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.worklist import ask_each, failures_in, model_asked, run_calmly
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
@@ -32,7 +28,6 @@ from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import existing, file_hash, read_records, write_json
-from steprag.records.yaml_files import read_yaml
 from steprag.runs.run import checked_manifest, open_run
 from steprag.scores.gold import em_of
 from steprag.scores.stats import share_interval
@@ -47,27 +42,6 @@ class AnswerJudgeConfig(StageConfig):
 
     judge: JudgeConfig = Field(default_factory=JudgeConfig)
     budget: BudgetConfig = Field(default_factory=BudgetConfig)
-
-
-@dataclass(frozen=True)
-class YesOrNo:
-    """The two words and nothing else, in each engine's dialect of constrained output."""
-
-    stop: tuple[str, ...] = ()
-    thinks: bool = False
-
-    def gbnf(self, allowed: tuple[str, ...]) -> str:
-        """llama.cpp's grammar of the two words; `allowed` changes nothing."""
-        return 'root ::= "yes" | "no"\n'
-
-    def regex(self, allowed: tuple[str, ...]) -> str:
-        """The regular expression of the two words; `allowed` changes nothing."""
-        return "yes|no"
-
-    def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
-        """The JSON schema `{"right": true or false}`."""
-        properties = {"right": {"type": "boolean"}}
-        return {"type": "object", "properties": properties, "required": ["right"], "additionalProperties": False}
 
 
 def main(argv: list[str]) -> int:
@@ -105,7 +79,7 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
     with open_run(out, "judge", identity=identity, config=config.model_dump()) as run_of_judge:
         verdicts = Results(out / "verdicts.jsonl", VERDICTS)
         failed = await ask_each(run_of_judge, questions, verdicts, one, role="judge", model=config.judge,
-                                replies=YesOrNo(), budget=config.budget)  # fmt: skip
+                                replies=VerdictFormat(), budget=config.budget)  # fmt: skip
         unanswered = len(failures_in(run).keys() - predictions.keys())
         scores = scored(predictions, list(read_records(verdicts.path, Verdict)), failed, unanswered)
         scores |= {"identity": identity, "predictions_of": played}
@@ -124,16 +98,8 @@ async def verdict(prediction: Prediction, policy: Policy, words: Path = PROMPT) 
 
 def render(prediction: Prediction, answer: str, prompt: Path = PROMPT) -> tuple[Message, ...]:
     """The judge's prompt: question, golden answers and `answer`. All are neutralised: they are data."""
-    words = _words(prompt)
-    golden = neutralise(" / ".join(prediction.golden_answers))
-    question, said = neutralise(prediction.question), neutralise(answer)
-    user = fill(words["user"], question=question, golden=golden, answer=said).strip()
-    return (Message(role="system", content=words["system"].strip()), Message(role="user", content=user))
-
-
-@cache
-def _words(file: Path) -> dict[str, str]:
-    return read_yaml(file)
+    golden = " / ".join(prediction.golden_answers)
+    return messages_of(words_of(prompt), question=prediction.question, golden=golden, answer=answer)
 
 
 def parse(reply: str) -> float | None:

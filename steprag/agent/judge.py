@@ -44,6 +44,7 @@ _TRUTH = '("true" | "false")'
 _GBNF: dict[str, str] = {
     "score": 'root ::= "100" | [1-9] [0-9]? | "0"\n',
     "claims": f'root ::= "{{\\"claims\\": [" (text (", " text){{0,{MOST_CLAIMS - 1}}})? "]}}"\ntext ::= {_TEXT}\n',
+    "right": 'root ::= "yes" | "no"\n',
     "yes": f'root ::= "{{\\"yes\\": " {_TRUTH} "}}"\n',
     "asked": (f'root ::= "{{\\"question\\": " text ", \\"noncommittal\\": " {_TRUTH} "}}"\ntext ::= {_TEXT}\n'),
 }
@@ -51,12 +52,14 @@ _WORDS = f'"[^"\\\\\\n]{{1,{CHARS}}}"'
 _REGEX: dict[str, str] = {
     "score": "100|[1-9][0-9]?|0",
     "claims": rf'\{{"claims": \[(?:{_WORDS}(?:, {_WORDS}){{0,{MOST_CLAIMS - 1}}})?\]\}}',
+    "right": "yes|no",
     "yes": r'\{"yes": (?:true|false)\}',
     "asked": rf'\{{"question": {_WORDS}, "noncommittal": (?:true|false)\}}',
 }
 _PROPERTIES: dict[str, dict[str, Any]] = {
     "score": {"score": {"type": "integer", "minimum": 0, "maximum": 100}},
     "claims": {"claims": {"type": "array", "items": {"type": "string"}}},
+    "right": {"right": {"type": "boolean"}},
     "yes": {"yes": {"type": "boolean"}},
     "asked": {"question": {"type": "string"}, "noncommittal": {"type": "boolean"}},
 }
@@ -65,7 +68,7 @@ _PROPERTIES: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True)
 class VerdictFormat:
     """What a reply of the judge looks like, by what it is asked: a score is a whole number from 0 to 100 and nothing
-    else, but for endpoints that constrain by a JSON schema alone.
+    else, right or wrong is yes or no, but for endpoints that constrain by a JSON schema alone.
     """
 
     stop: tuple[str, ...] = ()
@@ -156,7 +159,7 @@ def parse_score(reply: str) -> float | None:
 
 def render(question: Question, state: State, *, gold: bool, prompt: Path = PROMPT) -> tuple[Message, ...]:
     """The judge's prompt: question, golden answers if it may see them, and the steps as they were written."""
-    words = _words(prompt)
+    words = words_of(prompt)
     told = fill(words.get("gold", ""), answers=neutralise(" / ".join(question.golden_answers))) if gold else ""
     steps = "\n".join(step.text for step in state.steps)
     user = fill(words["user"], question=neutralise(question.question), gold=told, steps=steps).strip()
@@ -170,7 +173,7 @@ def prompt_of(judge: JudgeConfig, given: Path = PROMPT, shown: Sequence[str] = (
     if judge.prompt is None:
         return given
     file = Path(judge.prompt)
-    words, known = read_yaml(file), _words(given)
+    words, known = read_yaml(file), words_of(given)
     needed = {"system": None, "user": None, **words}
     if wrong := [key for key, text in needed.items() if key not in known or not isinstance(text, str)]:
         raise ConfigError(f"judge.prompt: {file}: {quoted(wrong[0])}: give the texts {', '.join(known)}")
@@ -242,14 +245,18 @@ def _shown(passages: Sequence[Passage]) -> str:
 
 
 def _messages(asking: Asking, **words: str) -> tuple[Message, ...]:
+    return messages_of(words_of(VERDICTS_PROMPT)[asking], **words)
+
+
+def messages_of(told: dict[str, str], **words: str) -> tuple[Message, ...]:
     """The prompt; whatever it is filled with is data, and inert."""
-    told = _words(VERDICTS_PROMPT)[asking]
     user = fill(told["user"], **{name: neutralise(text) for name, text in words.items()}).strip()
     return (Message(role="system", content=told["system"].strip()), Message(role="user", content=user))
 
 
 @cache
-def _words(file: Path) -> dict[str, Any]:
+def words_of(file: Path) -> dict[str, Any]:
+    """A prompt file of the judge."""
     return read_yaml(file)
 
 

@@ -161,24 +161,21 @@ async def work_off(
     ):
 
         async def one(question: Question) -> None:
-            began = time.monotonic()
-            result = await traced_question(work(question), label, question, run, before)
-            took: dict[str, Any] = {"id": question.id, "seconds": round(time.monotonic() - began, 3)}
-            took |= {"part": True} if question.id in begun else {}
-            if isinstance(result, Failure):
-                failures.append(result)
-                failed[result.reason] += 1
-                run.note(event="failure", reason=result.reason, **took)
-            else:
-                counts = keep(result)
-                if told := refusals.add(results.kind.said(result), counts.get("reasoning", 0)):
-                    say(f"{label}: {told}")
-                run.note(event="done", **took, **vars(result.usage))
-            progress.advance(notes=_notes(failed, spending))
-
-        async def begin(question: Question) -> None:
             async with spending.question(most):
-                await one(question)
+                began = time.monotonic()
+                result = await traced_question(work(question), label, question, run, before)
+                took: dict[str, Any] = {"id": question.id, "seconds": round(time.monotonic() - began, 3)}
+                took |= {"part": True} if question.id in begun else {}
+                if isinstance(result, Failure):
+                    failures.append(result)
+                    failed[result.reason] += 1
+                    run.note(event="failure", reason=result.reason, **took)
+                else:
+                    counts = keep(result)
+                    if told := refusals.add(results.kind.said(result), counts.get("reasoning", 0)):
+                        say(f"{label}: {told}")
+                    run.note(event="done", **took, **vars(result.usage))
+                progress.advance(notes=_notes(failed, spending))
 
         def tell() -> None:
             progress.show(_notes(failed, spending))
@@ -186,19 +183,21 @@ async def work_off(
             with suppress(OSError):  # a full disk ends no watching, and hides no error that ended the run
                 write_json(run.path / PROGRESS, told)
 
-        async def watch() -> None:
-            while True:
-                tell()
-                await asyncio.sleep(2)
-
-        watching = asyncio.create_task(watch())
+        watching = asyncio.create_task(_again_and_again(tell))
         try:
-            await for_each(todo, begin, at_once=at_once, more=more)
+            await for_each(todo, one, at_once=at_once, more=more)
         finally:
             watching.cancel()
             if refusals.first:
                 run.manifest.setdefault("first_refused", refusals.first)
             tell()
+
+
+async def _again_and_again(tell: Callable[[], None], seconds: float = 2) -> None:
+    """Until it is cancelled."""
+    while True:
+        tell()
+        await asyncio.sleep(seconds)
 
 
 def run_calmly(work: Coroutine[Any, Any, Outcome]) -> Outcome:
