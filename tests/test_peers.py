@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers import __main__ as frame
-from benchmarks.peers.pairing import Peer, measured
+from benchmarks.peers.pairing import Peer, measured, ranked
 
 FAKE = '''"""sums
 
@@ -27,20 +27,19 @@ def ours(work, steps=1.0, more=0):
     n = int((work / "n").read_text())
     with measured() as told:
         total = sum(range(n)) + more
-    return {**told, "units": n, "total": total, "figures": {"steps": steps}}
+    return {**told, "units": n, "figures": {"steps": steps}, "same": {"the sum": total}}
+
+def slow_built(work):
+    (work / "steps").write_text("3.0")
 
 def slow(work):
-    return ours(work, 3.0)
+    return ours(work, float((work / "steps").read_text()))
 
 def wrong(work):
     return ours(work, more=1)
 
 def broken(work):
     raise ValueError("no luck | here")
-
-def equal(ours, theirs):
-    assert ours["total"] == theirs["total"], f"{theirs['total']} for {ours['total']}"
-    return "the sum"
 '''
 
 
@@ -56,9 +55,9 @@ def test_a_comparison_runs_sides_in_turn_and_tells_no_ratio_of_unequal_ones(
     frame.main()
     page = (tmp_path / "page.md").read_text()
     assert "| 3 | 3.00 (one round) |" in page
-    assert "| the sum |" in page
-    for row in ("| wrong | not equal: 46 for 45 |", "| broken | not run: ValueError: no luck / here (exit 1) |"):
-        assert row in page
+    assert "| 45 the sum |" in page
+    assert "| wrong | not equal: the sum: 46, ours 45 |" in page
+    assert "| broken | not run: ValueError: no luck / here (exit 1) |" in page
     told = json.loads((tmp_path / "peers-quick" / "fake.json").read_text())
     assert [len(told["rounds"][side]) for side in ("ours", "slow")] == [1, 1]
     assert "wrong" not in told["rounds"]
@@ -74,6 +73,14 @@ def test_a_peer_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(frame, "called", lambda command, **more: "venv" in command or called(command, **more))
     with pytest.raises(frame.Unavailable, match="not installed: ERROR: No matching distribution"):
         frame.installed("peer", Peer("no-such==1.0"))
+
+
+def test_rankings_are_equal_but_for_near_scores() -> None:
+    mine = {"found": [[["a", 2.0], ["b", 1.0]]]}
+    assert ranked(mine, {"found": [[["a", 2.0], ["c", 1.00001]]]}, 1e-4) == "the order of 1 rankings"
+    for other in ([["a", 2.0], ["c", 0.9]], [["a", 2.0]]):
+        with pytest.raises(AssertionError, match="ranking 0: "):
+            ranked(mine, {"found": [other]}, 1e-4)
 
 
 def test_what_is_measured_is_the_block_and_its_children() -> None:

@@ -3,13 +3,12 @@
     python -m benchmarks.peers [NAME …] [--rounds 3] [--quick] [--sources DIR] [--out docs/figures/peers.md]
 
 NAME is a file of this folder or a path to a file like them: a docstring (what, inputs, what equal means), `UNIT`,
-`PEERS`, `prepare(work)`, `ours(work)`, a function named as each peer, `equal(ours, theirs)`. A function returns
-`{**told, "units": n, "figures": {…}, …}` with what `measured` told. `HEADLINE` names the figure of the ratio (units a
+`PEERS`, `prepare(work)`, `ours(work)`, a function named as each peer, where it is to be made ready once `PEER_built`.
+A function runs in `work` and returns `{**told, "units": n, "figures": {…}, "same": {…}}` with what `measured` told;
+what is the same makes sides equal, else `equal(ours, theirs)` says. `HEADLINE` names the figure of the ratio (units a
 CPU second else; `wall`, `peak`, or one of "figures"); `LESS = True` where less of it is better. `BOUND`: a side that
 is no peer and stays out of the first table. `LIMIT`: seconds.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -21,11 +20,13 @@ import statistics
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from benchmarks.peers.pairing import Peer, Told, family, load
+from inference.scoring.tables import markdown
 
 HOME = Path(__file__).resolve().parent
 ROOT = HOME.parents[1]
@@ -40,16 +41,15 @@ medians of the rounds; brackets hold the least and the greatest ratio of a round
 names of each comparison the peer that is nearest to ours, or most ahead; where ours is behind comes first. Wall seconds
 count what other work took of the machine meanwhile; processor seconds do not. A ratio of one round that is near 1 says
 nothing."""
-HEAD = ["", "| comparison | peer | figure | ours is better by | equal |", "|---|---|---|---|---|"]
+HEAD = ["comparison", "peer", "figure", "ours is better by", "equal"]
 
 
 class Unavailable(Exception):
     """Why a side cannot be compared: a row of the page."""
 
 
-def called(command: list[Any], **variables: str) -> None:
-    env, command = {**os.environ, **variables}, [*map(str, command)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+def called(command: list[Any]) -> None:
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise Unavailable(f"not installed: {last_line(done.stderr)}")
 
@@ -82,34 +82,28 @@ def installed(name: str, peer: Peer) -> Path:
     return python
 
 
-def checked_out(source: str, sources: Path | None) -> Path:
-    """The files of `OWNER/NAME@COMMIT[:PATH]`, of GitHub or of a folder with checkouts or bare ones `OWNER+NAME`."""
-    repository, _, commit = source.partition("@")
-    commit, _, path = commit.partition(":")
+def checked_out(source: str, sources: Path | None) -> str:
+    """The folder of `OWNER/NAME@COMMIT[:PATH]`, cloned from GitHub or a folder of repositories `OWNER+NAME`."""
+    repository, commit, path = re.split("[@:]", f"{source}:")[:3]
     name = repository.replace("/", "+")
-    files, bare = ROOMS / "sources" / f"{name}@{commit[:12]}", ROOMS / "sources" / f"{name}.git"
-    if not (files / ".index").exists():
-        near = [*sources.glob(f"{name}/HEAD"), *sources.glob(f"{name}/*/HEAD")] if sources else []
-        if near:
-            bare = near[0].parent
-        else:
-            called(["git", "init", "-q", "--bare", bare])
-            called(["git", "-C", bare, "fetch", "-q", "--depth", "1", f"https://github.com/{repository}", commit])
-        files.mkdir(parents=True, exist_ok=True)
-        git = ["git", f"--git-dir={bare}", f"--work-tree={files}", "checkout", "-q", commit, "--", path or "."]
-        called(git, GIT_INDEX_FILE=str(files / ".index"))
-    return files
+    near, files = sources or ROOMS, ROOMS / "sources" / f"{name}@{commit[:12]}"
+    if not (files / ".git" / "index").exists():
+        heads = [*near.glob(f"{name}/HEAD"), *near.glob(f"{name}/*/HEAD")]
+        shutil.rmtree(files, ignore_errors=True)
+        called(["git", "clone", "-qn", heads[0].parent if heads else f"https://github.com/{repository}", files])
+        called(["git", "-C", files, "checkout", "-q", commit, "--", path or "."])
+    return str(files)
 
 
-def played(python: Path, file: Path, function: str, work: Path, module: ModuleType, **variables: str) -> Told:
+def played(module: ModuleType, work: Path, python: str | Path, function: str, path: str) -> Told:
     """One side in a process of its own; what it says goes to a log in `work`."""
     out, log = work / f"{function}.json", work / f"{function}.log"
-    peer = module.PEERS.get(function, Peer())
+    peer, limit = module.PEERS.get(function, Peer()), getattr(module, "LIMIT", 900)
     packages = [*re.findall(r"(?:^|\s)([A-Za-z][\w.-]*)(?:\[[^]]*\])?==", peer.packages), function]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": "",
-           "OMP_NUM_THREADS": "1", "PYTHONPATH": "", **variables}  # fmt: skip
+           "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PEERS_PYTHON": sys.executable}  # fmt: skip
     out.unlink(missing_ok=True)
-    limit, command = getattr(module, "LIMIT", 900), [python, HOME / "pairing.py", file, function, work, out, *packages]
+    command = [python, HOME / "pairing.py", module.__file__, function, work, out, *packages]
     with log.open("w") as lines:
         process = subprocess.Popen(command, env=env, cwd=work, stdout=lines, stderr=lines, start_new_session=True)
         try:
@@ -132,24 +126,27 @@ def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> None:
 
     `{"rounds": {side: [told]}, "equal": {peer: what}, "why": {peer: reason}, "loads": [of a round]}`.
     """
-    module, told = load(file), Told(rounds={"ours": []}, equal={}, why={}, loads=[])
+    module, told, ways = load(file), Told(rounds={"ours": []}, equal={}, why={}, loads=[]), {}
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
-    ways = {}
+    ours = partial(played, module, work, sys.executable, path=str(ROOT))
+    ours("prepare")
     for name, peer in module.PEERS.items():
         try:
-            python = installed(name, peer)
-            ways[name] = python, {"PEERS_SOURCE": str(checked_out(peer.source, sources))} if peer.source else {}
+            path = checked_out(peer.source, sources) if peer.source else ""
+            play = partial(played, module, work, installed(name, peer), path=path)
+            if hasattr(module, f"{name}_built"):
+                play(f"{name}_built")
+            ways[name] = play
         except Unavailable as error:
             told["why"][name] = str(error)
-    played(Path(sys.executable), file, "prepare", work, module, PYTHONPATH=str(ROOT))
     for _ in range(rounds):
         told["loads"].append(os.getloadavg()[0])
-        mine = played(Path(sys.executable), file, "ours", work, module, PYTHONPATH=str(ROOT))
-        for name, (python, variables) in [*ways.items()]:
+        mine = ours("ours")
+        for name, play in [*ways.items()]:
             try:
-                result = played(python, file, name, work, module, **variables)
-                told["equal"][name] = module.equal(mine, result)
+                result = play(name)
+                told["equal"][name] = getattr(module, "equal", same)(mine, result)
                 told["rounds"].setdefault(name, []).append(kept(result))
             except (Unavailable, AssertionError) as error:
                 told["why"][name] = str(error) if isinstance(error, Unavailable) else f"not equal: {error}"
@@ -159,8 +156,15 @@ def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> None:
         work.with_suffix(".json").write_text(json.dumps(told, indent=1), encoding="utf-8")
 
 
+def same(ours: Told, theirs: Told) -> str:
+    for what, mine in ours["same"].items():
+        other = theirs["same"][what]
+        assert mine == other, f"{what}: {other!s:.100}, ours {mine!s:.100}"
+    return ", ".join(f"{len(it) if isinstance(it, list) else it} {what}" for what, it in ours["same"].items())
+
+
 def kept(result: Told) -> Told:
-    """Without what only `equal` needs."""
+    """Without what only equality needs."""
     return {key: result[key] for key in ("wall", "cpu", "peak", "units", "figures", "versions") if key in result}
 
 
@@ -170,57 +174,52 @@ def value(result: Told, name: str) -> float:
     return max(found[name], 1e-9)
 
 
-def compared(module: ModuleType, told: Told) -> dict[str, tuple[float, str]]:
-    """Of each peer how much better ours is: of the medians, and the same as text with the range of the rounds."""
-    headline, less, ours = getattr(module, "HEADLINE", SPEED), getattr(module, "LESS", False), told["rounds"]["ours"]
-    found = {}
-    for name in told["rounds"].keys() - {"ours"}:
-        pairs = [[value(each, headline) for each in sides] for sides in zip(ours, told["rounds"][name], strict=True)]
-        pairs.append([statistics.median(side) for side in zip(*pairs, strict=True)])
-        *rounds, middle = (theirs / mine if less else mine / theirs for mine, theirs in pairs)
-        spread = f"{min(rounds):.2f} to {max(rounds):.2f}" if len(rounds) > 1 else "one round"
-        found[name] = middle, f"{middle:.2f} ({spread})"
-    return found
-
-
 def named(module: ModuleType, name: str, result: Told) -> str:
     """A peer with the versions of its own packages, else with the commit of its source."""
     own = {each.lower(): f"{each} {v}" for each, v in reversed(result["versions"].items())}
     own = [shown for each, shown in own.items() if name.replace("_", "-") in each]
-    _, _, commit = module.PEERS[name].source.partition("@") if name in module.PEERS else ("", "", "")
+    _, _, commit = module.PEERS.get(name, Peer()).source.partition("@")
     return ", ".join(own) or f"{name} {commit[:7]}".strip()
 
 
-def first(file: Path, told: Told) -> tuple[float, str]:
-    """The row of the first table: the peer that is nearest to ours or most ahead of it."""
-    module = load(file)
-    found = compared(module, told) if told["rounds"] else {}
-    found.pop(getattr(module, "BOUND", ""), None)
-    if not found:
-        return 0, f"| [{file.stem}](#{file.stem}) | no peer ran | | | |"
-    name = min(found, key=lambda each: found[each][0])
-    who, what = named(module, name, told["rounds"][name][0]), getattr(module, "HEADLINE", SPEED)
-    cells = [who, what.replace("units", module.UNIT), found[name][1], told["equal"][name]]
-    return found[name][0], f"| [{file.stem}](#{file.stem}) | {' | '.join(cells)} |"
+def section(file: Path, told: Told) -> tuple[float, list[str], str]:
+    """How much better ours is than the peer that is nearest to it or most ahead, its row of the first table, and what
+    the page says of this comparison, a row a side.
+    """
+    module, link, sides = load(file), f"[{file.stem}](#{file.stem})", told["rounds"]
+    title, _, rest = (module.__doc__ or "").strip().partition("\n")
+    title, none = f"\n## {file.stem}\n\n{title}\n\n", (0.0, [link, "no peer ran", "", "", ""])
+    if not sides:
+        return *none, f"{title}{told['why']['ours']}\n"
+    headline, less = getattr(module, "HEADLINE", SPEED), getattr(module, "LESS", False)
+    unit, peers, rows, mine = headline.replace("units", module.UNIT), [], [], []
+    more = [name for name in sides["ours"][0].get("figures", {}) if name != headline]
+    for name, results in sides.items():
+        speeds, *figures = ([value(each, key) for each in results] for key in (headline, "wall", "peak", *more))
+        speeds.append(statistics.median(speeds))
+        mine = mine or speeds  # the first side is ours
+        *rounds, middle = (theirs / own if less else own / theirs for own, theirs in zip(mine, speeds, strict=True))
+        spread = f"{min(rounds):.2f} to {max(rounds):.2f}" if len(rounds) > 1 else "one round"
+        who, better, equal = named(module, name, results[0]), f"{middle:.2f} ({spread})", told["equal"].get(name, "")
+        if name not in ("ours", getattr(module, "BOUND", "")):
+            peers.append((middle, [link, who, unit, better, equal]))
+        cells = [f"{statistics.median(each):.4g}" for each in figures]
+        rows.append([who, f"{speeds[-1]:.4g}", "" if name == "ours" else better, *cells, equal])
+    rows += [[name, reason] for name, reason in told["why"].items()]
+    head = ["side", unit, "ours is better by", "wall s", "peak MiB", *more, "equal"]
+    return *min(peers, default=none), f"{title}{markdown(head, rows)}{rest}\n"
 
 
-def section(file: Path, told: Told) -> list[str]:
-    """Lines of the page: a row a side."""
-    module = load(file)
-    title, *rest = (module.__doc__ or "").strip().splitlines()
-    lines = ["", f"## {file.stem}", "", title, ""]
-    if not told["rounds"]:
-        return [*lines, told["why"]["ours"]]
-    headline, found = getattr(module, "HEADLINE", SPEED), compared(module, told)
-    shown = ["wall", "peak", *(name for name in told["rounds"]["ours"][0].get("figures", {}) if name != headline)]
-    head = [headline.replace("units", module.UNIT), "ours is better by", "wall s", "peak MiB", *shown[2:], "equal"]
-    lines += [f"| side | {' | '.join(head)} |", "|---|" + "---|" * len(head)]
-    for name, results in told["rounds"].items():
-        middle, *figures = (f"{statistics.median(value(each, key) for each in results):.4g}"
-                            for key in (headline, *shown))  # fmt: skip
-        cells = [named(module, name, results[0]), middle, found.get(name, ("", ""))[1], *figures]
-        lines.append(f"| {' | '.join([*cells, told['equal'].get(name, '')])} |")
-    return [*lines, *(f"| {name} | {reason} |" for name, reason in told["why"].items()), *rest]
+def page(files: dict[Path, Path]) -> str:
+    """Of the comparisons and their results, as far as there are some."""
+    told = {file: json.loads(each.read_text(encoding="utf-8")) for file, each in files.items() if each.exists()}
+    loads = [load for each in told.values() for load in each["loads"]] or [0.0]
+    machine = f"The machine had {os.cpu_count()} cores and a load of {min(loads):.0f} to {max(loads):.0f}."
+    sections = [section(*each) for each in told.items()]
+    table = markdown(HEAD, [row for _, row, _ in sorted(sections)])
+    missing = ", ".join(file.stem for file in files if file not in told)
+    table += f"\nNot run yet: {missing}.\n" if missing else ""
+    return f"{PAGE}\n{machine}\n\n{table}{''.join(own for *_, own in sections)}"
 
 
 def main() -> None:
@@ -235,7 +234,7 @@ def main() -> None:
         os.environ["PEERS_QUICK"] = "1"
     runs = RUNS.with_name("peers-quick") if given.quick else RUNS
     out = given.out or (runs / "peers.md" if given.quick else ROOT / "docs" / "figures" / "peers.md")
-    every = [HOME / f"{name}.py" for name in NAMES if (HOME / f"{name}.py").exists()]
+    every = [HOME / f"{name}.py" for name in NAMES]
     chosen = [Path(name).resolve() if name.endswith(".py") else HOME / f"{name}.py" for name in given.names] or every
     for file in chosen:
         sys.stderr.write(f"{file.stem} …\n")
@@ -244,17 +243,8 @@ def main() -> None:
         except Unavailable as error:  # ours, or the inputs: the other comparisons go on
             failed = Told(rounds={}, equal={}, why={"ours": str(error)}, loads=[])
             (runs / f"{file.stem}.json").write_text(json.dumps(failed, indent=1), encoding="utf-8")
-    files = {file: runs / f"{file.stem}.json" for file in dict.fromkeys([*every, *chosen])}
-    told = {file: json.loads(each.read_text(encoding="utf-8")) for file, each in files.items() if each.exists()}
-    loads = [load for each in told.values() for load in each["loads"]] or [0.0]
-    machine = f"The machine had {os.cpu_count()} cores and a load of {min(loads):.0f} to {max(loads):.0f}."
-    page = [PAGE, machine, *HEAD]
-    page += [row for _, row in sorted(first(*each) for each in told.items())]
-    missing = ", ".join(file.stem for file in every if file not in told)
-    page += ["", f"Not run yet: {missing}."] if missing else []
-    page += [line for each in told.items() for line in section(*each)]
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text("\n".join(page) + "\n", encoding="utf-8")
+    out.write_text(page({file: runs / f"{file.stem}.json" for file in dict.fromkeys([*every, *chosen])}))
     sys.stderr.write(f"wrote {out}\n")
 
 

@@ -7,7 +7,6 @@ client asks the engine itself, and its processor time is the client's. Equal: th
 queues each run for one of its 16 workers; where the rest of its time goes was not looked at.
 """
 
-import http.client
 import json
 import re
 import shutil
@@ -18,17 +17,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from urllib.request import Request, urlopen
 
-from benchmarks.peers.pairing import Peer, Told, measured, serving, size
-from benchmarks.peers.scripted import PROMPT, endpoint, found, free, question
+from benchmarks.peers.pairing import OURS, Peer, Told, measured, serving, size
+from benchmarks.peers.scripted import PROMPT, endpoint, question, searched
 
 PEERS = {"engine": Peer(), "langgraph": Peer("langgraph-cli[inmem]==0.4.40 langchain-openai")}
 UNIT, BOUND, COUNT, TOKEN = "turns", "engine", size(64, 16), "a-token-of-the-benchmark"
 GRAPH = """
-import os, re
+import os
 from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
-from scripted import found
+from scripted import searched
 
 model = ChatOpenAI(model="double", base_url=os.environ["URL"], api_key="none", temperature=0, streaming=True)
 
@@ -36,14 +36,9 @@ async def agent(state: MessagesState):
     return {"messages": [await model.ainvoke(state["messages"])]}
 
 async def search(state: MessagesState):
-    query = re.findall("<search> (.*?) </search>", state["messages"][-1].content)[-1]
-    return {"messages": [("user", "\\n".join(each["document"]["contents"] for each in found(query)))]}
+    return {"messages": [("user", searched(state["messages"][-1].content))]}
 
-graph = StateGraph(MessagesState)
-graph.add_node(agent)
-graph.add_node(search)
-graph.add_edge(START, "agent")
-graph.add_edge("search", "agent")
+graph = StateGraph(MessagesState).add_node(agent).add_node(search).add_edge(START, "agent").add_edge("search", "agent")
 graph.add_conditional_edges("agent", lambda state: "search" if "</search>" in state["messages"][-1].content else END)
 graph = graph.compile()
 """
@@ -55,89 +50,70 @@ def prepare(work: Path) -> None:
     shutil.copy(Path(__file__).with_name("scripted.py"), work)
 
 
-def lines(url: str, method: str, path: str, body: Any = None) -> Iterator[str]:
-    """The lines of an answer, as they come."""
-    to = http.client.HTTPConnection(url.partition("://")[2], timeout=120)
-    to.request(method, path, json.dumps(body), {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"})
-    reply = to.getresponse()
-    assert reply.status < 300, f"{reply.status} {reply.read(300)!r}"
-    yield from map(bytes.decode, iter(reply.readline, b""))
-    to.close()
+def lines(url: str, body: Any = None) -> Iterator[str]:
+    """The lines of an answer, as they come; of events those with data."""
+    head = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+    with urlopen(Request(url, json.dumps(body).encode() if body else None, head), timeout=120) as reply:
+        yield from (line.decode() for line in reply if line[:1] in b"d{")
 
 
 def played(turn: Callable[[str], Iterator[str]], pid: int | None) -> Told:
     """64 turns by 16 clients; the last town that a turn names is its answer."""
-    firsts: list[float] = []
 
-    def one(number: int) -> str:
-        start, town = perf_counter(), ""
-        for place, line in enumerate(turn(question(number))):
-            if not place:
-                firsts.append(1000 * (perf_counter() - start))
-            town = ([town, *re.findall(r"(?:Town|Elsewhere)\d+", line)])[-1]
-        return town
+    def one(number: int) -> tuple[float, str]:
+        start, told = perf_counter(), turn(question(number))
+        text, first = next(told), perf_counter() - start
+        return 1000 * first, re.findall(r"(?:Town|Elsewhere)\d+", "".join([text, *told]))[-1]
 
     for number in range(COUNT, COUNT + 4):  # what a server does once
         one(number)
-    firsts.clear()
     with measured(pid) as run, ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(one, range(COUNT)))
+        firsts, answers = zip(*pool.map(one, range(COUNT)), strict=True)
     figures = {"turns a second": COUNT / run["wall"], "first event, ms": statistics.median(firsts),
                "95 % within, ms": sorted(firsts)[int(0.95 * COUNT) - 1]}  # fmt: skip
-    return {**run, "units": COUNT, "figures": figures, "answers": answers}
+    return {**run, "units": COUNT, "figures": figures, "same": {"answers": answers}}
 
 
 def ours(work: Path) -> Told:
-    url = f"http://127.0.0.1:{(port := free())}"
+    shutil.rmtree("chat", ignore_errors=True)
     with endpoint(0.1, 0.1) as world:
-        command = [sys.executable, "-m", "steprag.cli", "serve", "--index", world, "--out", str(work / f"chat-{port}"),
-                   "--base_url", f"{world}/v1", "--model", "double", "--policy.engine", "openai",
-                   "--policy.concurrency", "16", "--port", str(port), "--prompt.profile", "search-r1"]  # fmt: skip
+        line = (f"{OURS} serve --index {world} --out chat --base_url {world}/v1 --model double --policy.engine openai"
+                " --policy.concurrency 16 --port PORT --prompt.profile search-r1")  # fmt: skip
+        with serving(line, "/healthz", STEPRAG_TOKEN=TOKEN) as (url, pid):
 
-        def turn(asked: str) -> Iterator[str]:
-            begun = json.loads("".join(lines(url, "POST", "/api/turns", {"question": asked, "mode": "local"})))
-            yield from (line for line in lines(url, "GET", f"/api/turns/{begun['turn']}/events") if line[:4] == "data")
+            def turn(asked: str) -> Iterator[str]:
+                (begun,) = lines(f"{url}/api/turns", {"question": asked, "mode": "local"})
+                yield from lines(f"{url}/api/turns/{json.loads(begun)['turn']}/events")
 
-        with serving(command, f"{url}/healthz", STEPRAG_TOKEN=TOKEN) as server:
-            return played(turn, server.pid)
+            return played(turn, pid)
 
 
 def langgraph(work: Path) -> Told:
-    url = f"http://127.0.0.1:{(port := free())}"
-    command = [f"{sys.prefix}/bin/langgraph", "dev", "--no-browser", "--no-reload", "--config", "graph.json", "--port",
-               str(port), "--n-jobs-per-worker", "16"]  # fmt: skip
-
-    def turn(asked: str) -> Iterator[str]:
-        given = {"messages": [{"role": "user", "content": PROMPT + asked}]}
-        body = {"assistant_id": "agent", "input": given, "stream_mode": ["messages-tuple", "updates"]}
-        yield from (line for line in lines(url, "POST", "/runs/stream", body) if line[:4] == "data")
-
+    line = f"{sys.prefix}/bin/langgraph dev --no-browser --no-reload --config graph.json --port PORT"
     quiet = {"LANGSMITH_TRACING": "false", "LANGGRAPH_CLI_NO_ANALYTICS": "1"}
-    with endpoint(0.1, 0.1) as world, serving(command, f"{url}/ok", **quiet, URL=f"{world}/v1") as it:
-        return played(turn, it.pid)
+    with (
+        endpoint(0.1, 0.1) as world,
+        serving(f"{line} --n-jobs-per-worker 16", "/ok", **quiet, URL=f"{world}/v1") as (url, pid),
+    ):
+
+        def turn(asked: str) -> Iterator[str]:
+            given = {"messages": [{"role": "user", "content": PROMPT + asked}]}
+            body = {"assistant_id": "agent", "input": given, "stream_mode": ["messages-tuple", "updates"]}
+            yield from lines(f"{url}/runs/stream", body)
+
+        return played(turn, pid)
 
 
 def engine(work: Path) -> Told:
     with endpoint(0.1, 0.1) as url:
 
         def turn(asked: str) -> Iterator[str]:
-            talk = [{"role": "user", "content": PROMPT + asked}]
-            while talk:
-                said = []
-                body = {"messages": talk, "stream": True, "temperature": 0}
-                for line in lines(url, "POST", "/v1/chat/completions", body):
-                    said += re.findall(r'"content": "(.*?)"', line)
+            talk, next_one = [], PROMPT + asked
+            while next_one:
+                talk, said = [*talk, {"role": "user", "content": next_one}], ""
+                for line in lines(f"{url}/v1/chat/completions", {"messages": talk, "stream": True, "temperature": 0}):
+                    said += "".join(re.findall(r'"content": "(.*?)"', line))
                     yield line
-                query = re.findall("<search> (.*?) </search>", "".join(said))
-                talk = [*talk, {"role": "assistant", "content": "".join(said)}] if query else []
-                if query:
-                    passages = "\n".join(each["document"]["contents"] for each in found(query[-1]))
-                    talk.append({"role": "user", "content": passages})
+                talk, next_one = [*talk, {"role": "assistant", "content": said}], searched(said)
 
         return played(turn, None)
-
-
-def equal(ours: Told, theirs: Told) -> str:
-    unlike = sum(a != b for a, b in zip(ours["answers"], theirs["answers"], strict=True))
-    assert not unlike, f"{unlike} of {COUNT} answers"
-    return f"{COUNT} answers"

@@ -6,11 +6,12 @@ training, saving. LLaMA-Factory runs in the environment of `scripts/setup_llamaf
 steps within 2e-3.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers.pairing import Peer, Told, measured
 
@@ -34,46 +35,40 @@ def prepare(work: Path) -> None:
     from tests.models import TEMPLATE, make_tokenizer
     from training.rows import by_prompt, read_training, row_order, tokenised
 
-    text = path("corpus").read_text(encoding="utf-8")
+    text, rows, said = path("corpus").read_text(encoding="utf-8"), [], partial(Message, role="assistant")
     tokenizer = make_tokenizer(work / "model", [text[:100_000]], TEMPLATE)
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(vocab_size=8192, hidden_size=256, intermediate_size=1024, num_hidden_layers=8,
         num_attention_heads=4, tie_word_embeddings=True)).save_pretrained(work / "model")  # fmt: skip
-    ids, rows, plain = tokenizer(text[:200_000])["input_ids"], [], []
+    ids = tokenizer(text[:200_000])["input_ids"]
     for start in range(0, PAIRS * 480, 480):
         parts = [ids[start : start + 392], ids[start + 400 : start + 439], ids[start + 440 : start + 479]]
-        prompt, *ends = (tokenizer.decode(part).strip() for part in parts)
-        asked = Message(role="user", content=prompt)
-        chosen, rejected = (Message(role="assistant", content=end) for end in ends)
-        rows.append(Pair((asked,), (chosen,), (rejected,), f"q{start}", None, None, None, "answer", "answer", 1, None,
-                         None, None, None, None, "made"))  # fmt: skip
-        shown = tokenizer.apply_chat_template([asked], tokenize=False, add_generation_prompt=True)
-        ends = [end + tokenizer.eos_token for end in ends]
-        plain.append({"prompt": shown, "chosen": ends[0], "rejected": ends[1]})
+        prompt, chosen, rejected = (tokenizer.decode(part).strip() for part in parts)
+        rows.append(Pair((Message(role="user", content=prompt),), (said(content=chosen),), (said(content=rejected),),
+                         f"q{start}", None, None, None, "answer", "answer", 1, *[None] * 5, "made"))  # fmt: skip
     (work / "pairs").mkdir()
     write_records(file := work / "pairs" / "pairs.train.jsonl", rows)
-    ours = [tokenised(row, tokenizer) for row in read_training(file, "dpo")]
-    sides = [next(n for n, row in enumerate(ours) if row is each) for each in by_prompt(ours)]
-    order = row_order([ours[n].length for n in sides], 4, 1.0, 0)
-    (work / "plain.json").write_text(json.dumps([plain[sides[row]] for row in order]))  # as we train them
+    tokens = by_prompt([tokenised(row, tokenizer) for row in read_training(file, "dpo")])
+    order = row_order([row.length for row in tokens], 4, 1.0, 0)
+    texts = ([tokenizer.decode(part) for part in (tokens[n].prompt, *tokens[n].completions)] for n in order)
+    plain = [dict(zip(("prompt", "chosen", "rejected"), row, strict=True)) for row in texts]
+    (work / "plain.json").write_text(json.dumps(plain))  # as we train them
 
 
-def told_of(told: Told, losses: list[float]) -> Told:
-    return {**told, "units": PAIRS, "losses": losses}
+def told_of(told: Told, log: Iterable[dict[str, Any]]) -> Told:
+    return {**told, "units": PAIRS, "losses": [row["loss"] for row in log if "loss" in row]}
 
 
 def ours(work: Path) -> Told:
     import training.trl.dpo  # noqa: F401
     from steprag.cli import run
 
-    keys = {"model": work / "model", "finetuning": "full", "threads": 1, "batch_size": 4,
-            "learning_rate": 1e-3, "max_steps": STEPS, "scheduler": "constant_with_warmup", "warmup": 0}  # fmt: skip
-    options = [word for key, value in keys.items() for word in (f"--{key}", str(value))]
-    shutil.rmtree(work / "ckpt", ignore_errors=True)
+    shutil.rmtree("ckpt", ignore_errors=True)
+    line = ("train --stage dpo --pairs pairs --out ckpt --model model --finetuning full --threads 1 --batch_size 4"
+            f" --learning_rate 1e-3 --max_steps {STEPS} --scheduler constant_with_warmup --warmup 0")  # fmt: skip
     with measured() as told:
-        run(["train", "--stage", "dpo", "--pairs", str(work / "pairs"), "--out", str(work / "ckpt"), *options])
-    rows = [json.loads(line) for line in (work / "ckpt" / "metrics.jsonl").open()]
-    return told_of(told, [row["loss"] for row in rows if "loss" in row])
+        run(line.split())
+    return told_of(told, map(json.loads, (work / "ckpt" / "metrics.jsonl").open()))
 
 
 def trl(work: Path) -> Told:
@@ -82,28 +77,27 @@ def trl(work: Path) -> Told:
 
     with measured() as told:
         rows = Dataset.from_list(json.loads((work / "plain.json").read_text()))
-        args = DPOConfig(str(work / "trl"), **SAME, report_to=[], bf16=False, gradient_checkpointing=False,
+        args = DPOConfig("trl", **SAME, report_to=[], bf16=False, gradient_checkpointing=False,
                          train_sampling_strategy="sequential")  # fmt: skip
-        trainer = DPOTrainer(str(work / "model"), args=args, train_dataset=rows)
+        trainer = DPOTrainer("model", args=args, train_dataset=rows)
         trainer.train()
         trainer.save_model()
-    return told_of(told, [row["loss"] for row in trainer.state.log_history if "loss" in row])
+    return told_of(told, trainer.state.log_history)
 
 
 def llamafactory(work: Path) -> Told:
     from llamafactory.train.tuner import run_exp
 
-    rows = {"file_name": "plain.json", "ranking": True, "columns": {"prompt": "prompt", "chosen": "chosen",
-                                                                    "rejected": "rejected"}}  # fmt: skip
-    shutil.rmtree(work / "llamafactory", ignore_errors=True)  # it goes on from a checkpoint there
-    (work / "dataset_info.json").write_text(json.dumps({"plain": rows}))
+    shutil.rmtree("llamafactory", ignore_errors=True)  # it goes on from a checkpoint there
+    columns = {each: each for each in ("prompt", "chosen", "rejected")}
+    rows = {"plain": {"file_name": "plain.json", "ranking": True, "columns": columns}}
+    (work / "dataset_info.json").write_text(json.dumps(rows))
     with measured() as told:
-        run_exp({**SAME, "stage": "dpo", "do_train": True, "model_name_or_path": str(work / "model"),
-                 "dataset_dir": str(work), "dataset": "plain", "template": "empty", "finetuning_type": "full",
-                 "output_dir": str(work / "llamafactory"), "cutoff_len": 1024, "report_to": "none",
-                 "disable_gradient_checkpointing": True, "disable_shuffling": True})  # fmt: skip
-    state = json.loads((work / "llamafactory" / "trainer_state.json").read_text())
-    return told_of(told, [row["loss"] for row in state["log_history"] if "loss" in row])
+        run_exp({**SAME, "stage": "dpo", "do_train": True, "model_name_or_path": "model", "dataset_dir": ".",
+                 "dataset": "plain", "template": "empty", "finetuning_type": "full", "output_dir": "llamafactory",
+                 "cutoff_len": 1024, "report_to": "none", "disable_gradient_checkpointing": True,
+                 "disable_shuffling": True})  # fmt: skip
+    return told_of(told, json.loads((work / "llamafactory" / "trainer_state.json").read_text())["log_history"])
 
 
 def equal(ours: Told, theirs: Told) -> str:

@@ -1,25 +1,17 @@
 """The questions of `scripted.py` as a taskset of verifiers and a task of inspect, played as Search-R1's loop does.
 
-They import it from a work folder. `PEER` is one of them, `GADGETS` the number of questions. Passages are found in this
-process. verifiers' loop runs in its own process too (`Harness.launch` allows it), which costs it least.
+They import it from a work folder. Passages are found in this process. verifiers' loop runs in its own process too
+(`Harness.launch` allows it), which costs it least.
 """
 
-import os
-import re
+from importlib.util import find_spec
+from pathlib import Path
 
-from scripted import PROMPT, found, question
+from scripted import PROMPT, question, searched
 
-NUMBERS = range(int(os.environ["GADGETS"]))
-INSPECT = os.environ["PEER"] == "inspect"
+NUMBERS = range(len(Path("q.jsonl").read_text().splitlines()))
 
-
-def passages(said: str) -> str:
-    """What the search of a completion finds, as the next message; empty where it is none."""
-    asked = re.findall(r"<search>(.*?)</search>", said)
-    return "\n".join(each["document"]["contents"] for each in found(asked[-1])) if asked else ""
-
-
-if INSPECT:
+if find_spec("inspect_ai"):
     from inspect_ai import Task, task
     from inspect_ai.dataset import Sample
     from inspect_ai.model import ChatMessageUser
@@ -31,8 +23,8 @@ else:
     from openai import AsyncOpenAI
     from verifiers.v1.runtimes import ProgramResult
 
-    connections = httpx.AsyncClient(limits=httpx.Limits(max_connections=1000), timeout=60)
     task = solver = lambda function: function
+    connections = httpx.AsyncClient(limits=httpx.Limits(max_connections=1000), timeout=60)
 
     class GadgetTask(vf.Task[vf.TaskData]):
         @vf.reward(weight=1.0)
@@ -54,7 +46,7 @@ else:
                 talk.append({"role": "user", "content": said})
                 reply = await model.chat.completions.create(model="double", messages=talk, temperature=0)
                 talk.append({"role": "assistant", "content": reply.choices[0].message.content})
-                said = passages(talk[-1]["content"])
+                said = searched(talk[-1]["content"])
             return ProgramResult(0, "", "")
 
     __all__ = ["GadgetLoop", "Gadgets"]
@@ -64,7 +56,7 @@ else:
 def searching() -> object:
     async def solve(state, generate):  # noqa: ANN001, ANN202
         state = await generate(state, temperature=0)
-        while said := passages(state.output.completion):
+        while said := searched(state.output.completion):
             state.messages.append(ChatMessageUser(content=said))
             state = await generate(state, temperature=0)
         return state

@@ -3,10 +3,8 @@ in the environments of others too (Python 3.10 or newer).
 
     PYTHON benchmarks/peers/pairing.py FILE FUNCTION WORK OUT [PACKAGE …]
 
-calls one function of a comparison's file; what it returned, and which versions ran, goes to OUT as JSON.
+calls one function of a comparison's file in WORK; what it returned, and which versions ran, goes to OUT as JSON.
 """
-
-from __future__ import annotations
 
 import contextlib
 import importlib.metadata
@@ -14,6 +12,8 @@ import importlib.util
 import json
 import os
 import resource
+import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -25,14 +25,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Told = dict[str, Any]
+OURS = f"{sys.executable} -m steprag.cli"
 
 
 class Peer(NamedTuple):
     """How a peer gets its environment `.venv-peers/ROOM` (its name); without packages and script it runs in ours.
 
     `packages`: arguments of pip, a line a call; `torch` is always the version of `requirements.txt`. `source`:
-    `OWNER/NAME@COMMIT` on GitHub, `:PATH` behind it for a part. `script`: one of this repository, which
-    makes `.venv-NAME` instead.
+    `OWNER/NAME@COMMIT` on GitHub, `:PATH` behind it for a part, from which the peer imports. `script`: one of this
+    repository, which makes `.venv-NAME` instead.
     """
 
     packages: str = ""
@@ -44,17 +45,6 @@ class Peer(NamedTuple):
 def size(full: int, quick: int) -> int:
     """The first number, or the second with `--quick`."""
     return quick if os.environ.get("PEERS_QUICK") else full
-
-
-def source() -> Path:
-    """The folder of the peer's source, in its own process."""
-    return Path(os.environ["PEERS_SOURCE"])
-
-
-def apart(file: str, function: str, work: Path) -> None:
-    """Calls a comparison's function in a process of its own, so that what it holds does not count."""
-    command = [sys.executable, __file__, file, function, str(work), os.devnull]
-    subprocess.run(command, check=True, stdout=sys.stderr)
 
 
 def family(pid: int) -> dict[int, int]:
@@ -92,16 +82,27 @@ def measured(pid: int | None = None) -> Iterator[Told]:
 
 
 @contextlib.contextmanager
-def serving(command: list[str], url: str, seconds: float = 120, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A server, once `url` answers anything at all; ended with its children afterwards. Raises TimeoutError."""
+def serving(line: str, path: str, **variables: str) -> Iterator[tuple[str, int]]:
+    """The address of a server and its process, once it answers at `path` anything at all; ended with its children
+    afterwards. PORT in its command becomes a free one. Raises TimeoutError.
+    """
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    command, url = shlex.split(line.replace("PORT", str(port))), f"http://127.0.0.1:{port}"
     process = subprocess.Popen(command, env={**os.environ, **variables}, stdout=sys.stderr, start_new_session=True)
-    end = time.monotonic() + seconds
+    end, there = time.monotonic() + 400, False
     try:
-        while not _answers(url):
+        while not there:
+            try:
+                urllib.request.urlopen(url + path, timeout=5).close()
+                there = True
+            except OSError as error:
+                there = isinstance(error, urllib.error.HTTPError)
             if process.poll() is not None or time.monotonic() > end:
-                raise TimeoutError(f"{command[0]} did not answer at {url} (exit {process.poll()})")
+                raise TimeoutError(f"{command[0]} did not answer at {url}{path} (exit {process.poll()})")
             time.sleep(0.1)
-        yield process
+        yield url, process.pid
     finally:
         for each in reversed(family(process.pid)):
             with contextlib.suppress(ProcessLookupError):
@@ -109,14 +110,13 @@ def serving(command: list[str], url: str, seconds: float = 120, **variables: str
         process.wait(20)
 
 
-def _answers(url: str) -> bool:
-    try:
-        urllib.request.urlopen(url, timeout=5).close()
-    except urllib.error.HTTPError:
-        return True
-    except OSError:
-        return False
-    return True
+def ranked(ours: Told, theirs: Told, within: float) -> str:
+    """What is equal of both sides' "found", rankings of `[name, score]`: the names, but where scores are so near."""
+    for place, (rows, others) in enumerate(zip(ours["found"], theirs["found"], strict=True)):
+        assert len(rows) == len(others), f"ranking {place}: {len(rows)} and {len(others)} places"
+        for (a, score), (b, other) in zip(rows, others, strict=True):
+            assert a == b or abs(score - other) < within, f"ranking {place}: {a} ({score}) and {b} ({other})"
+    return f"the order of {len(ours['found'])} rankings"
 
 
 def load(file: Path) -> types.ModuleType:
@@ -125,9 +125,8 @@ def load(file: Path) -> types.ModuleType:
     room.__path__ = [str(Path(__file__).parents[1])]
     sys.modules.setdefault("benchmarks", room)
     spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None, file
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)  # pyright: ignore[reportOptionalMemberAccess]
+    spec.loader.exec_module(module)
     return module
 
 

@@ -6,11 +6,9 @@ Equal: the right answers at the end.
 """
 
 import os
-import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -19,15 +17,14 @@ from benchmarks.peers import rollouts
 from benchmarks.peers.pairing import Told, measured
 from benchmarks.peers.scripted import endpoint, told
 
-PEERS, UNIT = {"verifiers": rollouts.VERIFY, "inspect": rollouts.LOOK}, "episodes"
-HEADLINE, LESS, prepare = "calls in all", True, rollouts.prepare
+PEERS = {name: rollouts.PEERS[name] for name in ("verifiers", "inspect")}
+UNIT, HEADLINE, LESS, prepare = "episodes", "calls in all", True, rollouts.prepare
 
 
-def killed(peer: str, line: str, files: str, marks: str, again: str, kept: str, work: Path) -> Told:
-    shutil.rmtree(work / "out", ignore_errors=True)
+def killed(line: str, files: str, mark: str, kept: str, again: str, work: Path) -> Told:
+    shutil.rmtree("out", ignore_errors=True)
     with endpoint(0.05, 0.8, 2 * rollouts.COUNT) as url, measured() as run:
-        env = rollouts.variables(url, work, peer)
-        process = subprocess.Popen(shlex.split(line.replace("URL", url)), cwd=work, env=env, start_new_session=True)
+        process = subprocess.Popen(rollouts.command(line, url), start_new_session=True)
         before = -1.0
         while not before == told(url)["calls"] >= 2 * rollouts.COUNT and process.poll() is None:
             before = told(url)["calls"]
@@ -35,21 +32,11 @@ def killed(peer: str, line: str, files: str, marks: str, again: str, kept: str, 
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         told(url, "thaw")
-        found = [str(file) for file in (work / "out").rglob(kept)]
-        command = again.replace("KEPT", (found or [""])[0]).replace("URL", url)
-        subprocess.run(shlex.split(command), cwd=work, env=env, check=True)
-        calls, right = told(url), rollouts.rightly(work, files, marks)
+        found = [str(file) for file in Path("out").rglob(kept)]
+        subprocess.run(rollouts.command(again.replace("KEPT", (found or [""])[0]), url), check=True)
+        calls = told(url)
     figures = {HEADLINE: calls["calls"], "of these repeated": calls["repeated"]}
-    return {**run, "units": rollouts.COUNT, "figures": figures, "right": right}
+    return {**run, "units": rollouts.COUNT, "figures": figures, "same": {"right answers": rollouts.right(files, mark)}}
 
 
-ours = partial(killed, "", *rollouts.OUR_RUN, rollouts.OURS, "-")
-verifiers = partial(killed, "verifiers", *rollouts.VERIFIERS_RUN, f"{sys.prefix}/bin/vf-eval @ KEPT --resume --no-rich",
-                    "eval.json")  # fmt: skip
-inspect = partial(killed, "inspect", *rollouts.INSPECT_RUN, f"{sys.prefix}/bin/inspect eval-retry KEPT --display none"
-                  " --log-dir out", "*.json")  # fmt: skip
-
-
-def equal(ours: Told, theirs: Told) -> str:
-    assert ours["right"] == theirs["right"], f"{theirs['right']} right, ours {ours['right']}"
-    return f"{ours['right']} right answers"
+ours, verifiers, inspect = (partial(killed, *tool) for tool in rollouts.TOOLS)

@@ -2,22 +2,19 @@
 
 The policy writes each method's own tags. Its next search is right six times of ten, its answer as far as the facts
 stand in the prompt; at temperature 0 it says the same whenever a question has had as many searches. It takes from the
-shortest to the longest seconds a call, drawn alike. Only the standard library: any peer's Python starts it.
+shortest to the longest seconds a call, drawn alike. Our Python serves it; all import from it.
 """
-
-from __future__ import annotations
 
 import asyncio
 import json
 import os
 import random
 import re
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -51,6 +48,16 @@ def found(query: str) -> list[dict[str, Any]]:
     texts = [fact.get(query.strip().split()[0], f"Gadget {number} is red."), "Some gadgets are green.", "Gadgets rust."]
     return [{"document": {"id": f"{query} {place}", "title": query, "text": text, "contents": f"{query}\n{text}"},
              "score": 1 / (place + 1)} for place, text in enumerate(texts)]  # fmt: skip
+
+
+def passages(query: str) -> str:
+    return "\n".join(each["document"]["contents"] for each in found(query))
+
+
+def searched(said: str) -> str:
+    """What the search of a completion finds, as the next message; empty where it is none."""
+    asked = re.findall("<search>(.*?)</search>", said)
+    return passages(asked[-1]) if asked else ""
 
 
 def said(prompt: str, draw: random.Random) -> str:
@@ -116,38 +123,28 @@ class World:
         kind = "chat.completion" if "chat" in path else "text_completion"
         return {"id": "x", "object": kind, "created": 0, "model": "double", "choices": choices, "usage": usage}
 
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                size = re.search(r"(?i)content-length: (\d+)", head)
-                asked = json.loads(await reader.readexactly(int(size[1])) if size and int(size[1]) else b"{}")
-                reply = await self.answer(head.split()[1], asked, reader.at_eof)
-                if asked.get("stream"):
-                    await self.stream(writer, reply, self.log[-1][-1])
-                    break
-                body = json.dumps(reply).encode()
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
-                             b"Content-Length: %d\r\n\r\n%s" % (len(body), body))  # fmt: skip
-        writer.close()
-
-    async def stream(self, writer: asyncio.StreamWriter, reply: dict[str, Any], seconds: float) -> None:
-        """A completion word by word, evenly over so many seconds."""
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n")
+    async def handle(self, request: Any) -> Any:
+        asked = await request.json() if request.can_read_body else {}
+        reply = await self.answer(request.path, asked, lambda: request.transport is None)
+        if not asked.get("stream"):
+            return web.json_response(reply)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
         words = re.findall(r" ?\S+", reply["choices"][0]["text"])
-        head = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "double"}
         parts = [{"delta": {"content": word}, "finish_reason": None} for word in words]
-        for part in [*parts, {"delta": {}, "finish_reason": "stop"}]:
-            await asyncio.sleep(seconds / (len(words) + 1))
-            chunk = json.dumps({**head, "choices": [{"index": 0, **part}]})
-            writer.write(f"data: {chunk}\n\n".encode())
-            await writer.drain()
-        writer.write(b"data: [DONE]\n\n")
+        for part in [*parts, {"delta": {}, "finish_reason": "stop"}]:  # evenly over the seconds of the call
+            await asyncio.sleep(self.log[-1][-1] / (len(parts) + 1))
+            chunk = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "double"}
+            chunk["choices"] = [{"index": 0, **part}]
+            await response.write(f"data: {json.dumps(chunk)}\n\n".encode())
+        await response.write(b"data: [DONE]\n\n")
+        return response
 
     async def serve(self) -> None:
         """Until who started it is gone."""
-        server = await asyncio.start_server(self.connected, "127.0.0.1", 0, backlog=1024, limit=2**24)
-        sys.stdout.write(f"{server.sockets[0].getsockname()[1]}\n")
+        await (runner := web.ServerRunner(web.Server(self.handle))).setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+        sys.stdout.write(f"{runner.addresses[0][1]}\n")
         sys.stdout.flush()
         while os.path.exists(f"/proc/{sys.argv[1]}"):  # noqa: ASYNC110, ASYNC240
             await asyncio.sleep(0.5)
@@ -158,17 +155,10 @@ def endpoint(shortest: float, longest: float, hold: float = 1e9) -> Iterator[str
     """Its address. Not a child of this process, so that its work is not counted as this one's. After `hold` calls it
     lets all wait until `/thaw` is asked.
     """
-    line = f"exec {sys.executable} {__file__} {os.getpid()} {shortest} {longest} {hold} &"
+    line = f"exec {os.environ['PEERS_PYTHON']} {__file__} {os.getpid()} {shortest} {longest} {hold} &"
     with subprocess.Popen(["sh", "-c", line], stdout=subprocess.PIPE, text=True) as shell:
         assert shell.stdout
         yield f"http://127.0.0.1:{shell.stdout.readline().strip()}"
-
-
-def free() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def told(url: str, ask: str = "told") -> dict[str, float]:
@@ -177,4 +167,6 @@ def told(url: str, ask: str = "told") -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    from aiohttp import web
+
     asyncio.run(World(*map(float, sys.argv[2:])).serve())

@@ -6,16 +6,19 @@ the first question stands there. Memory is the server's, that of the page is not
 """
 
 import json
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-from benchmarks.peers.pairing import Told, measured, serving, size
-from benchmarks.peers.rollouts import LOOK
-from benchmarks.peers.scripted import free, question
+from benchmarks.peers import rollouts
+from benchmarks.peers.pairing import OURS, Told, measured, serving, size
+from benchmarks.peers.scripted import question
 
-PEERS, UNIT, HEADLINE, LESS, COUNT = {"inspect": LOOK}, "episodes", "first row, s", True, size(2000, 200)
+PEERS, UNIT, HEADLINE, LESS = {"inspect": rollouts.PEERS["inspect"]}, "episodes", "first row, s", True
+COUNT = size(2000, 200)
 OPEN = """
 import sys, time
 from playwright.sync_api import sync_playwright
@@ -45,40 +48,27 @@ def prepare(work: Path) -> None:
                 [{"action": "answer", "text": "<answer> lek </answer>", "content": "lek"}], "passages": [[passage]] * 2,
                 "finish": "answer", "usage": {}, "metadata": {}}) + "\n")  # fmt: skip
     (work / "open.py").write_text(OPEN)
-    (work / "python").write_text(sys.executable)
 
 
-def looked(work: Path, command: list[str], page: str, **variables: str) -> Told:
-    port = str(free())
-    line, url = [part.replace("PORT", port) for part in command], f"http://127.0.0.1:{port}"
-    with serving(line, url, 400, **variables) as server, measured(server.pid) as run:
-        told = subprocess.run([(work / "python").read_text(), "open.py", url + page, question(0)[:40]], cwd=work,
-                              capture_output=True, text=True, check=True).stdout  # fmt: skip
-    return {**run, "units": COUNT, "figures": {HEADLINE: float(told)}}
+def looked(line: str, page: str, work: Path, **variables: str) -> Told:
+    with serving(line, "/", **variables) as (url, pid), measured(pid) as run:
+        command = [os.environ["PEERS_PYTHON"], "open.py", url + page, question(0)[:40]]
+        seconds = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return {**run, "units": COUNT, "figures": {HEADLINE: seconds}, "same": {"episodes": COUNT}}
 
 
-def ours(work: Path) -> Told:
-    return looked(work, [sys.executable, "-m", "steprag.cli", "view", str(work / "run"), "--port", "PORT"], "/#token=t",
-                  STEPRAG_TOKEN="t")  # fmt: skip
+ours = partial(looked, f"{OURS} view run --port PORT", "/#token=t", STEPRAG_TOKEN="t")
+inspect = partial(looked, f"{sys.prefix}/bin/inspect view start --log-dir logs --port PORT", "/#/logs/gadgets.eval")
 
 
-def inspect(work: Path) -> Told:
+def inspect_built(work: Path) -> None:
     from inspect_ai.log import EvalConfig, EvalDataset, EvalLog, EvalSample, EvalSpec, write_eval_log
     from inspect_ai.model import ChatMessageAssistant, ChatMessageUser, ModelOutput
 
-    logs = work / "logs"
-    if not logs.exists():
-        samples = [EvalSample(
-            id=number + 1, epoch=1, input=question(number), target="lek", output=ModelOutput.from_content("m", "lek"),
-            messages=[each for name in "ab" for each in (ChatMessageAssistant(content=f"<search> {name} </search>"),
-                      ChatMessageUser(content=text(number)))]) for number in range(COUNT)]  # fmt: skip
-        spec = EvalSpec(created=datetime.now(UTC).isoformat(), task="gadgets", dataset=EvalDataset(samples=COUNT),
-                        model="m", config=EvalConfig())  # fmt: skip
-        write_eval_log(EvalLog(status="success", eval=spec, samples=samples), str(logs / "gadgets.eval"))
-    return looked(work, [f"{sys.prefix}/bin/inspect", "view", "start", "--log-dir", str(logs), "--port", "PORT"],
-                  "/#/logs/gadgets.eval")  # fmt: skip
-
-
-def equal(ours: Told, theirs: Told) -> str:
-    assert ours["units"] == theirs["units"]
-    return f"{COUNT} episodes"
+    samples = [EvalSample(
+        id=number + 1, epoch=1, input=question(number), target="lek", output=ModelOutput.from_content("m", "lek"),
+        messages=[each for name in "ab" for each in (ChatMessageAssistant(content=f"<search> {name} </search>"),
+                  ChatMessageUser(content=text(number)))]) for number in range(COUNT)]  # fmt: skip
+    spec = EvalSpec(created=datetime.now(UTC).isoformat(), task="gadgets", dataset=EvalDataset(samples=COUNT),
+                    model="m", config=EvalConfig())  # fmt: skip
+    write_eval_log(EvalLog(status="success", eval=spec, samples=samples), str(work / "logs" / "gadgets.eval"))
