@@ -200,7 +200,8 @@ def section(file: Path, told: Told) -> tuple[float, list[str], str]:
         mine = mine or speeds  # the first side is ours
         *rounds, middle = (theirs / own if less else own / theirs for own, theirs in zip(mine, speeds, strict=True))
         spread = f"{min(rounds):.2f} to {max(rounds):.2f}" if len(rounds) > 1 else "one round"
-        who, better, equal = named(module, name, results[0]), f"{middle:.2f} ({spread})", told["equal"].get(name, "")
+        better = f"{middle:.2f} ({spread})" if mine[-1] > 1e-9 else f"none beside {speeds[-1]:.4g}"
+        who, equal = named(module, name, results[0]), told["equal"].get(name, "")
         if name not in ("ours", getattr(module, "BOUND", "")):
             peers.append((middle, [link, who, unit, better, equal]))
         cells = [f"{statistics.median(each):.4g}" for each in figures]

@@ -18,7 +18,7 @@ from benchmarks.peers.pairing import Told, measured
 from benchmarks.peers.scripted import endpoint, told
 
 PEERS = {name: rollouts.PEERS[name] for name in ("verifiers", "inspect")}
-UNIT, HEADLINE, LESS, prepare = "episodes", "calls in all", True, rollouts.prepare
+UNIT, HEADLINE, LESS, prepare = "episodes", "answered calls made again", True, rollouts.prepare
 
 
 def killed(line: str, files: str, mark: str, kept: str, again: str, work: Path) -> Told:
@@ -35,7 +35,7 @@ def killed(line: str, files: str, mark: str, kept: str, again: str, work: Path) 
         found = [str(file) for file in Path("out").rglob(kept)]
         subprocess.run(rollouts.command(again.replace("KEPT", (found or [""])[0]), url), check=True)
         calls = told(url)
-    figures = {HEADLINE: calls["calls"], "of these repeated": calls["repeated"]}
+    figures = {HEADLINE: calls["repeated"], "calls in all": calls["calls"]}
     return {**run, "units": rollouts.COUNT, "figures": figures, "same": {"right answers": rollouts.right(files, mark)}}
 
 
