@@ -8,18 +8,14 @@ from pydantic import Field, field_validator, model_validator
 
 from indexes.addons.bm25 import Bm25Config
 from indexes.corpora.documents import DocumentsConfig
-from indexes.encoding.embed import Dtype, Encoder
+from indexes.encoding.embed import Dtype
 from indexes.encoding.encoders import EMBEDDED, NO_ENCODER, NONE, EncoderSpec, Overrides, find_encoder, read_spec
-from indexes.encoding.runtimes import AutoBackend, Backend, device_here
+from indexes.encoding.runtimes import Backend, QueryBackend
 from indexes.retrieval.folder_retriever import MAX_BATCH
 from indexes.rows.passage_store import Titles
 from indexes.vectors.index_types import AnnConfig, TypeName
 from steprag.config.load import StageConfig
 from steprag.config.sections import Positive, RetrieverConfig, Section
-from steprag.engines.threads import usable_cores, usable_memory
-
-PAYS = 10**12
-"""Bytes of an encoder's weights times passages, for each core, from which another runtime may earn its conversion."""
 
 
 class IndexConfig(StageConfig):
@@ -45,7 +41,7 @@ class IndexConfig(StageConfig):
     processes: Positive = Field(1, description="processes that encode on each of these devices")
     ray: int = Field(0, ge=0, description="encode with so many processes of the Ray cluster at $RAY_ADDRESS")
     dtype: Dtype = Field("float32", description="the encoder's arithmetic: bfloat16, float16 for a GPU, int8 for a CPU")
-    backend: AutoBackend = Field("auto", description="torch, onnx, openvino; auto: for a large corpus as index serve")
+    backend: Backend = Field("torch", description="what runs the encoder: torch, or on a CPU onnx or openvino")
     batch_tokens: Positive | None = Field(
         default=None, description="tokens at once; none: 512 a CPU thread, 65536 on a GPU"
     )
@@ -70,17 +66,6 @@ def chosen_encoder(config: IndexConfig) -> tuple[Path, EncoderSpec]:
     return folder, read_spec(config.encoder, folder, given)
 
 
-def chosen_backend(config: IndexConfig, folder: Path, spec: EncoderSpec, rows: int) -> Backend:
-    """What runs the configured encoder for so many passages; loads and converts it where auto tries another runtime."""
-    if config.backend != "auto":
-        return config.backend
-    on_cpu = {config.device} if config.ray else {device_here(name) for name in config.device.split(",")}
-    size = sum(file.stat().st_size for file in folder.rglob("*.safetensors"))
-    pays = rows * size >= PAYS * (config.ray or usable_cores()) and 8 * size <= usable_memory()  # for the conversion
-    tried = pays and on_cpu == {"cpu"} and config.dtype == "float32"
-    return Encoder(folder, spec, backend="auto").backend if tried else "torch"
-
-
 class LimitsConfig(Section):
     """What one request, and all that wait together, may ask for."""
 
@@ -99,7 +84,7 @@ class ServeConfig(StageConfig):
     port: int = Field(default=8000, ge=0, le=65535, description="0 takes a free one")
     threads: Positive | None = Field(default=None, description="cores that a batch uses; none: all")
     device: str = Field(default="cpu", description="where queries are encoded: cpu, cuda, or auto")
-    backend: AutoBackend = Field(
+    backend: QueryBackend = Field(
         default="auto",
         description="what encodes queries: torch, onnx, openvino; auto, on a CPU: openvino, else onnx, whichever is "
         "installed, if it gives torch's vectors; else torch",

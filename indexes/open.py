@@ -13,7 +13,7 @@ from indexes.addons.links import LinkedSearcher
 from indexes.corpora.document_list import Originals
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec, encoder_here
-from indexes.encoding.runtimes import AutoBackend, check_backend
+from indexes.encoding.runtimes import QueryBackend, check_backend
 from indexes.folder.manifest import MEND, IndexManifest, fingerprint, read_index_manifest
 from indexes.interop.bge import bge_at
 from indexes.ranking.cross_encoder import CrossEncoder
@@ -46,7 +46,7 @@ class Machine:
     threads: int = 1
     device: str = "cpu"
     batch: int = MAX_BATCH
-    backend: AutoBackend = "torch"
+    backend: QueryBackend = "torch"
 
 
 def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = None) -> Retriever:

@@ -24,7 +24,7 @@ from indexes.addons.bm25 import FOLDER as BM25
 from indexes.addons.bm25 import add_bm25
 from indexes.addons.links import FOLDER as LINKS
 from indexes.addons.links import add_links
-from indexes.config import IndexConfig, chosen_backend, chosen_encoder
+from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.read_corpus import Intake, take_in
 from indexes.corpora.readers import Source, open_source
 from indexes.encoding.embed import Encoder
@@ -43,7 +43,7 @@ from indexes.folder.manifest import (
     identity,
     read_index_manifest,
 )
-from indexes.folder.sealing import STATE, Begun, Built, building, link, restore, seal, shown
+from indexes.folder.sealing import Begun, Built, building, link, restore, seal, shown
 from indexes.rows.passage_store import (
     DOCUMENTS,
     OFFSETS,
@@ -98,11 +98,6 @@ def build_index(
     """
     out = out.expanduser().resolve()
     restore(out)
-    check_backend(config.backend)
-    made = next((folder for folder in (out, vectors_from) if folder and (folder / "manifest.json").is_file()), None)
-    if made and config.backend == "auto":
-        own = read_index_manifest(made).index.parameters.get("backend")
-        config = config.model_copy(update={"backend": own if own in ("onnx", "openvino") else "torch"})
     order = _order(corpus, config, out)
     there = _existing(out, order.wanted, update)
     reused = there is not None and there.identity == order.wanted
@@ -140,14 +135,13 @@ def _build(
     updated = older is not None and older.identity.get("corpus") != order.wanted["corpus"]
     if older and updated:
         state["updated"], giver = older.fingerprint, None
-        check_backend(config.backend)
         check_files(out, older.files, MEND, full=True)
     with building(out, state) as folder:
-        order, taken = _given(order, folder, giver) if giver else _taken_in(order, folder, out if updated else None)
+        taken = _given(order, folder, giver) if giver else _taken_in(order, folder, out if updated else None)
         facts, measured = _indexed(order, folder, taken) if order.spec.dense else (IndexFacts(SPARSE, {}), {})
         stood = CorpusFacts(order.source.name, order.wanted["corpus"], taken.rows, taken.skipped)
         origin = read_index_manifest(giver).origin if giver else BUILT
-        told = order.config.model_dump()
+        told = config.model_dump()
         manifest = seal(
             folder, begun, order.wanted, order.spec, stood, facts, measured=measured, config=told, origin=origin
         )
@@ -170,26 +164,16 @@ def _order(corpus: str, config: IndexConfig, out: Path) -> _Order:
         if config.type != "flat":
             raise ConfigError(f"--type {config.type} is a type of vectors, and --encoder {NONE} makes none")
         return _Order(source, folder, spec, config, identity(source.identity(), spec, IndexFacts(SPARSE, {})))
+    check_backend(config.backend)
     asked = requested(config.type, config.ann)
     asked.parameters.update(_arithmetic(config))
     return _Order(source, folder, spec, config, identity(source.identity(), spec, asked))
 
 
-def _settled(order: _Order, folder: Path, rows: int) -> _Order:
-    """The order with the runtime that the build in `folder` began with; its state keeps what auto comes to."""
-    state = read_json(folder / STATE)
-    if state["backend"] == "auto":
-        state["backend"] = chosen_backend(order.config, order.encoder_folder, order.spec, rows)
-        write_json(folder / STATE, state)
-    config = order.config.model_copy(update={"backend": state["backend"]})
-    order.wanted["index"]["parameters"].update(_arithmetic(config))
-    return dataclasses.replace(order, config=config)
-
-
 def _arithmetic(config: IndexConfig) -> dict[str, str]:
-    """What made the vectors, where it is known and not PyTorch in float32 of plain titles: part of what an index is."""
+    """What made the vectors, where it was not PyTorch in float32 of plain titles: part of what an index is."""
     made = {key: str(getattr(config, key)) for key in PLAIN}
-    return {key: value for key, value in made.items() if value not in (PLAIN[key], "auto")}
+    return {key: value for key, value in made.items() if value != PLAIN[key]}
 
 
 def _existing(out: Path, wanted: dict[str, Any], update: bool) -> IndexManifest | None:
@@ -227,8 +211,8 @@ def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], 
             raise ConfigError(f"{folder} holds vectors encoded in {here}{' titles' * (key == 'titles')}; {remedy}")
 
 
-def _taken_in(order: _Order, folder: Path, older: Path | None) -> tuple[_Order, Intake]:
-    """The settled order, and the passages with their vectors, as far as they are not there, or in an `older` index."""
+def _taken_in(order: _Order, folder: Path, older: Path | None) -> Intake:
+    """Passages of the corpus and their vectors, as far as they are not there already, or in an `older` index."""
     config = order.config
     if (folder / INTAKE).is_file():
         taken = Intake(**read_json(folder / INTAKE))
@@ -237,15 +221,13 @@ def _taken_in(order: _Order, folder: Path, older: Path | None) -> tuple[_Order, 
         write_json(folder / INTAKE, dataclasses.asdict(taken))
     if order.spec.dense:
         check_type(config.type, taken.rows, order.spec.dimension, config.ann)
-        order = _settled(order, folder, taken.rows)
-        config = order.config
         how = config.shard_rows, config.batch_tokens, config.dtype, config.backend, config.titles
         work = Work(folder, order.encoder_folder, order.spec, taken.rows, *how)
         if older and (older / VECTORS).is_file():
             _carry_over(older, work, config)
         else:
             encode_shards(work, config.device.split(",") * config.processes, config.ray)
-    return order, taken
+    return taken
 
 
 def _carry_over(older: Path, work: Work, config: IndexConfig) -> None:
@@ -292,8 +274,8 @@ def _indexed(order: _Order, folder: Path, taken: Intake) -> tuple[IndexFacts, di
     return facts, dataclasses.asdict(measured)
 
 
-def _given(order: _Order, folder: Path, giver: Path) -> tuple[_Order, Intake]:
-    """The order, and passages and vectors of another index of the same corpus and encoder, under a second name."""
+def _given(order: _Order, folder: Path, giver: Path) -> Intake:
+    """Passages and vectors of another index of the same corpus and encoder, under a second name."""
     manifest = read_index_manifest(giver)
     _check_corpus(giver, manifest, order.wanted, "its vectors are of no use here")
     _check_giver(giver, manifest, order.wanted, "its vectors are of no use here")
@@ -308,7 +290,7 @@ def _given(order: _Order, folder: Path, giver: Path) -> tuple[_Order, Intake]:
         shutil.copytree(giver / name, folder / name, copy_function=link, dirs_exist_ok=True)
     if VECTORS not in manifest.files:
         _halved(giver, manifest, folder)
-    return order, Intake(rows, manifest.corpus.skipped)
+    return Intake(rows, manifest.corpus.skipped)
 
 
 def _halved(giver: Path, manifest: IndexManifest, folder: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from indexes.addons.bm25 import Analyser, Bm25Config, terms_of, write_bm25
-from indexes.config import IndexConfig, chosen_backend, chosen_encoder
+from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.readers import Source, count_rows, open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
@@ -184,14 +184,13 @@ def try_bm25(source: Source, config: Bm25Config) -> Trial:
     return Trial(postings / max(1, len(passages)), took / max(1, len(passages)))
 
 
-def _pace(source: Source | None, config: IndexConfig, folder: Path, spec: EncoderSpec, rows: int) -> tuple[float, int]:
+def _pace(source: Source | None, config: IndexConfig, folder: Path, spec: EncoderSpec) -> tuple[float, int]:
     """Passages a second that a build encodes here of this corpus, or of passages of 100 words; and by how many
     encoders.
     """
-    backend = chosen_backend(config, folder, spec, rows)
     devices = [device_here(name, config.dtype) for name in config.device.split(",")]
     count, threads = encoders(config, devices, usable_cores())
-    encoder = Encoder(folder, spec, device=devices[0], dtype=config.dtype, backend=backend, threads=threads)
+    encoder = Encoder(folder, spec, device=devices[0], dtype=config.dtype, backend=config.backend, threads=threads)
     tried = TRIED["cpu" if devices[0] == "cpu" else "gpu"]
     texts = [passage_text(passage) for passage in _beginning(source, SPREAD * tried)[::SPREAD]] if source else []
     texts = texts or [" ".join(["passage"] * 100)] * tried
@@ -216,13 +215,13 @@ def main(argv: list[str]) -> int:
     if not given.corpus and not given.rows:
         raise ConfigError("give --corpus, or --rows and --dimension")
     source = open_source(given.corpus) if given.corpus else None
-    rows, exact = (given.rows, True) if given.rows else count_rows(source) if source else (0, True)
     if given.dimension:
         dimension, (pace, count) = given.dimension, (None, 0)
     else:
         folder, spec = chosen_encoder(config)
         dimension = spec.dimension
-        pace, count = _pace(source, config, folder, spec, rows) if spec.dense else (None, 0)
+        pace, count = _pace(source, config, folder, spec) if spec.dense else (None, 0)
+    rows, exact = (given.rows, True) if given.rows else count_rows(source) if source else (0, True)
     machine = machine_here(given.out)
     lines = plan(rows, dimension, config.ann, machine) if dimension else []
     bm25 = bm25_line(rows, machine, try_bm25(source, config.bm25) if source else None)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 
 from indexes.encoding.encoders import EncoderSpec
-from indexes.encoding.runtimes import AutoBackend, Backend, check_backend, device_here, give_over, give_over_if_alike
+from indexes.encoding.runtimes import QueryBackend, check_backend, device_here, give_over, give_over_if_alike
 from steprag.engines.pretrained import check_complete, loading
 from steprag.engines.threads import one_load, spin_briefly
 from steprag.errors import ConfigError, RetrieverError
@@ -34,11 +34,11 @@ class Encoder:
 
     def __init__(
         self, folder: Path, spec: EncoderSpec, *, device: str = "cpu", dtype: Dtype = "float32",
-        threads: int | None = None, backend: AutoBackend = "torch",
+        threads: int | None = None, backend: QueryBackend = "torch",
     ) -> None:  # fmt: skip
         """`device`: cpu, cuda, cuda:1, … or auto. `dtype` int8: the linear layers in dynamic int8, on a
-        CPU only. `backend`: what runs the transformer, on a CPU only unless it is torch or auto, which the attribute
-        replaces. `threads` holds for the thread that calls, as OpenMP counts. ConfigError: what does not go together.
+        CPU only. `backend`: what runs the transformer, on a CPU only unless it is torch or auto. `threads` holds for
+        the thread that calls, as OpenMP counts them. Raises ConfigError for what does not go together.
         """
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false" if threads == 1 else "true")
         spin_briefly()
@@ -66,15 +66,13 @@ class Encoder:
             tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # behind the mask any token will do
             if dtype == "int8":
                 _to_int8(self._model)
-            self.backend: Backend = "torch" if backend == "auto" else backend
-            if self.backend != "torch":
-                give_over(self._model[0], self.backend, torch.get_num_threads(), spec.weight_hash)
+            if backend not in ("auto", "torch"):
+                give_over(self._model[0], backend, torch.get_num_threads(), spec.weight_hash)
             self._by_tokens = {prompt: _takes_tokens(self._model, prompt)
                                for prompt in (spec.passage_prefix, spec.query_prefix)}  # fmt: skip
             self.encode_passages(["?"])  # a damaged folder may load and fall over its first text
             if backend == "auto" and device == "cpu" and dtype == "float32":
-                how = self.encode_queries, torch.get_num_threads(), spec.weight_hash
-                self.backend = give_over_if_alike(self._model[0], *how)
+                give_over_if_alike(self._model[0], self.encode_queries, torch.get_num_threads(), spec.weight_hash)
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """(len(texts), dimension) float32, rows of length 1 where the spec says so."""
@@ -179,7 +177,7 @@ def _check_length(model: Any, spec: EncoderSpec) -> None:
                                   f" {spec.max_length}; give --max_length {places}, or less")  # fmt: skip
 
 
-def _check_pair(backend: AutoBackend, dtype: Dtype, gpu: bool) -> None:
+def _check_pair(backend: QueryBackend, dtype: Dtype, gpu: bool) -> None:
     if dtype == "int8" and gpu:
         raise ConfigError("int8 encodes on a CPU; give --dtype bfloat16 for a GPU")
     check_backend(backend)

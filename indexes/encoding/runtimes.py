@@ -24,23 +24,22 @@ from steprag.engines.models import cache_dir
 from steprag.errors import ConfigError, quoted
 
 Backend = Literal["torch", "onnx", "openvino"]
-AutoBackend = Literal["auto", Backend]
+QueryBackend = Literal["auto", Backend]
 """auto: OpenVINO, else ONNX Runtime, whichever is installed, if it gives the vectors of torch."""
 AGREE = 0.9999
 """Least cosine of a text's vectors by two runtimes that count as one encoder; float32 rounding leaves 0.999999."""
-PROBE = ("Tirana", "Which river flows through the town in which Kepler was born?", "The lek is money. " * 99)
-"""The last is longer than the windows of attention that some models have."""
+PROBE = ("Tirana", "Which river flows through the town in which Kepler was born?", "The lek is money. " * 9)
 PACKAGES = {"onnx": ("onnxscript", "onnxruntime"), "openvino": ("onnxscript", "openvino")}
 Run = Callable[["dict[str, np.ndarray]"], "np.ndarray"]
 """Token ids and attention mask (texts, tokens) to vectors of the tokens (texts, tokens, dimension)."""
 
 
-def lacking(name: AutoBackend) -> list[str]:
+def lacking(name: QueryBackend) -> list[str]:
     """The packages of a runtime that are not installed."""
     return [package for package in PACKAGES.get(name, ()) if importlib.util.find_spec(package) is None]
 
 
-def check_backend(name: AutoBackend) -> None:
+def check_backend(name: QueryBackend) -> None:
     """Raises ConfigError where the packages of a runtime are not installed."""
     if missing := lacking(name):
         raise ConfigError(f"--backend {name} needs {' and '.join(missing)}; pip install -e '.[{name}]'")
@@ -85,23 +84,22 @@ def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def give_over_if_alike(
     transformer: Any, encode: Callable[[tuple[str, ...]], np.ndarray], threads: int, weight_hash: str
-) -> Backend:
-    """Likewise in OpenVINO, else ONNX Runtime, if `PROBE` then has torch's vectors; says and returns which it is."""
+) -> None:
+    """Likewise in OpenVINO, else ONNX Runtime, if `PROBE` then has torch's vectors; says which it is."""
     name: Backend | None = next((one for one in ("openvino", "onnx") if not lacking(one)), None)
     if name is None:
-        return "torch"
+        return
     before, own = encode(PROBE), transformer.model.forward
     try:
         give_over(transformer, name, threads, weight_hash)
         least = float(cosines(before, encode(PROBE)).min())
         told = f"cosine to torch's vectors {least:.6f}"
-    except (RuntimeError, ValueError, ImportError, OSError, ConfigError) as error:  # not exported, run, or kept
+    except (RuntimeError, ImportError, OSError, ConfigError) as error:  # what cannot be exported, run, or kept
         least, told = -1.0, f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     alike = least >= AGREE  # not so where it is no number
     if not alike:
         transformer.model.forward = own
-    say(f"index: texts are encoded by {name if alike else f'torch, not by {name}'} ({told})")
-    return name if alike else "torch"
+    say(f"index: queries are encoded by {name if alike else f'torch, not by {name}'} ({told})")
 
 
 def _exported(model: Any, weight_hash: str) -> Path:
@@ -144,27 +142,26 @@ def _export(model: Any, path: Path) -> None:
     )
 
 
-@contextmanager
-def _said(path: Path, *kinds: type[Exception]) -> Iterator[None]:
-    try:
-        yield
-    except kinds as error:
-        why = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{path} cannot be run: {why}; remove its folder, or give --backend torch") from None
-
-
 def _onnx_runtime(path: Path, threads: int) -> Run:
     runtime: Any = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
-    state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")  # its errors have no base
+    state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     own = tuple(each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception))
 
+    @contextmanager
+    def said() -> Iterator[None]:
+        try:
+            yield
+        except own as error:  # they have no base of their own
+            why = " ".join(str(error).split())[:200]
+            raise ConfigError(f"{path} cannot be run: {why}; remove its folder, or give --backend torch") from None
+
     def run(given: dict[str, np.ndarray]) -> np.ndarray:
-        with _said(path, *own):
+        with said():
             return session.run(None, given)[0]
 
-    with _said(path, *own):
+    with said():
         session = runtime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
     return run
 
@@ -173,8 +170,7 @@ def _openvino(path: Path, threads: int) -> Run:
     openvino: Any = importlib.import_module("openvino")
     # Its default on some processors is bfloat16, which would be another encoder's vectors.
     settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-    with _said(path, RuntimeError):
-        compiled = openvino.Core().compile_model(os.fspath(path), "CPU", settings)
+    compiled = openvino.Core().compile_model(os.fspath(path), "CPU", settings)
     return lambda given: compiled(given)[0]
 
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from indexes.encoding.embed import Dtype, Encoder, Tokens
 from indexes.encoding.encoders import EncoderSpec, describe
-from indexes.encoding.runtimes import AutoBackend
+from indexes.encoding.runtimes import Backend
 from indexes.rows.passage_store import PassageStore, Titles
 from indexes.rows.vector_file import MARKS, VECTORS, VectorFile
 from steprag.batch.ray_cluster import check_ray, cluster, own_error
@@ -50,7 +50,7 @@ class Work:
     shard_rows: int
     batch_tokens: int | None
     dtype: Dtype
-    backend: AutoBackend = "torch"
+    backend: Backend = "torch"
     titles: Titles = "plain"
 
     def range(self, shard: int) -> tuple[int, int]:

@@ -100,8 +100,7 @@ def seal(
 def building(out: Path, state: dict[str, Any]) -> Iterator[Path]:
     """The folder in which `out` is built. It takes the place of `out` when the block ends well.
 
-    `state` names what is built: what an earlier build of the same left is gone on with, anything else is cleared. One
-    whose `backend` is auto is the same, whatever it came to there.
+    `state` names what is built: what an earlier build of the same left is gone on with, anything else is cleared.
     Bad input (DataError, ConfigError) clears it too where nothing is encoded yet; whatever else ends the block leaves
     it for the next build. Raises ConfigError where another process builds here, or the disk is full.
     """
@@ -144,7 +143,7 @@ def _prepare(folder: Path, state: dict[str, Any]) -> None:
         known = decoded((folder / STATE).read_bytes())
     except (FileNotFoundError, ValueError):
         known = None
-    if known != state and not (isinstance(known, dict) and known | {"backend": "auto"} == state):
+    if known != state:
         if known is not None:
             kept = ", but for what was read of its documents" if (folder / READ).exists() else ""
             say(f"index: {folder} holds part of another build, which is given up{kept}")
