@@ -28,7 +28,8 @@ QueryBackend = Literal["auto", Backend]
 """auto: OpenVINO, else ONNX Runtime, whichever is installed, if it gives the vectors of torch."""
 AGREE = 0.9999
 """Least cosine of a text's vectors by two runtimes that count as one encoder; float32 rounding leaves 0.999999."""
-PROBE = ("Tirana", "Which river flows through the town in which Kepler was born?", "The lek is money. " * 9)
+PROBE = ("Tirana", "Which river flows through the town in which Kepler was born?", "The lek is money. " * 99)
+"""The last is longer than the windows of attention that some models have."""
 PACKAGES = {"onnx": ("onnxscript", "onnxruntime"), "openvino": ("onnxscript", "openvino")}
 Run = Callable[["dict[str, np.ndarray]"], "np.ndarray"]
 """Token ids and attention mask (texts, tokens) to vectors of the tokens (texts, tokens, dimension)."""
@@ -94,7 +95,7 @@ def give_over_if_alike(
         give_over(transformer, name, threads, weight_hash)
         least = float(cosines(before, encode(PROBE)).min())
         told = f"cosine to torch's vectors {least:.6f}"
-    except (RuntimeError, ImportError, OSError, ConfigError) as error:  # what cannot be exported, run, or kept
+    except (RuntimeError, ValueError, ImportError, OSError, ConfigError) as error:  # not exported, run, or kept
         least, told = -1.0, f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     alike = least >= AGREE  # not so where it is no number
     if not alike:
@@ -142,26 +143,27 @@ def _export(model: Any, path: Path) -> None:
     )
 
 
+@contextmanager
+def _said(path: Path, *kinds: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except kinds as error:
+        why = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{path} cannot be run: {why}; remove its folder, or give --backend torch") from None
+
+
 def _onnx_runtime(path: Path, threads: int) -> Run:
     runtime: Any = importlib.import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
-    state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")
+    state: Any = importlib.import_module("onnxruntime.capi.onnxruntime_pybind11_state")  # its errors have no base
     own = tuple(each for each in vars(state).values() if isinstance(each, type) and issubclass(each, Exception))
 
-    @contextmanager
-    def said() -> Iterator[None]:
-        try:
-            yield
-        except own as error:  # they have no base of their own
-            why = " ".join(str(error).split())[:200]
-            raise ConfigError(f"{path} cannot be run: {why}; remove its folder, or give --backend torch") from None
-
     def run(given: dict[str, np.ndarray]) -> np.ndarray:
-        with said():
+        with _said(path, *own):
             return session.run(None, given)[0]
 
-    with said():
+    with _said(path, *own):
         session = runtime.InferenceSession(os.fspath(path), options, providers=["CPUExecutionProvider"])
     return run
 
@@ -170,7 +172,8 @@ def _openvino(path: Path, threads: int) -> Run:
     openvino: Any = importlib.import_module("openvino")
     # Its default on some processors is bfloat16, which would be another encoder's vectors.
     settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-    compiled = openvino.Core().compile_model(os.fspath(path), "CPU", settings)
+    with _said(path, RuntimeError):
+        compiled = openvino.Core().compile_model(os.fspath(path), "CPU", settings)
     return lambda given: compiled(given)[0]
 
 
