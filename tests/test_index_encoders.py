@@ -146,6 +146,9 @@ def test_another_runtime_gives_the_vectors_of_torch(
         build_index(str(corpus), index, small(encoder))
     left = [path for path in (tmp_path / "cache" / "onnx").iterdir() if path.suffix != ".lock"]
     assert len(left) == 1  # converted once, and nothing half written is left
+    (left[0] / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(ConfigError, match="model.onnx cannot be run: .*remove its folder, or give --backend torch"):
+        Encoder(encoder, spec, backend=backend)
 
 
 @pytest.mark.parametrize(("factor", "told"), [
