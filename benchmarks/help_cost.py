@@ -3,7 +3,6 @@
 python -m benchmarks.help_cost [CHECKOUT …]
 """
 
-import os
 import resource
 import subprocess
 import sys
@@ -15,7 +14,7 @@ def seconds(words: str, checkout: str) -> float:
     """Of one start. The first of a checkout also compiles its files."""
     before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     line = [sys.executable, "-m", "steprag.cli", *words.split(), "--help"]
-    subprocess.run(line, cwd=checkout, env=os.environ | {"PYTHONPATH": "."}, check=True, capture_output=True)
+    subprocess.run(line, cwd=checkout, check=True, capture_output=True)
     return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before
 
 

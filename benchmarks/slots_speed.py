@@ -1,6 +1,6 @@
 """What many processes cost and bear: calls a second, bytes and repeated calls beside those of one process.
 
-    python benchmarks/slots_speed.py [--questions 240] [--latency 0.2] [--concurrency 32] [--arms plain ray shards kill]
+    python -m benchmarks.slots_speed [--questions 240] [--latency 0.2] [--concurrency 32] [--arms plain ray shards kill]
 
 A process of its own answers every call after `--latency` seconds, by a script, and finds passages. Each arm is
 `steprag generate` over the same questions: `plain`, `ray` (two slots), `shards` (two processes side by side, merged)

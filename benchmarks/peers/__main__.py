@@ -33,7 +33,7 @@ ROOT = HOME.parents[1]
 ROOMS = ROOT / ".venv-peers"
 RUNS = ROOT / "runs" / "peers"
 NAMES = ("encode", "retrieve", "vectors", "bm25", "dpo", "grpo", "rollouts", "trees", "chat", "viewer", "resume")
-SPEED = "units a CPU second"
+SPEED, LEAST = "units a CPU second", 1e-9
 PAGE = """# StepRAG beside its peers
 
 `bash scripts/peers.sh` made this page. Each side runs in a process of its own, in turn with the others. Figures are
@@ -148,7 +148,7 @@ def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> None:
                 result = play(name)
                 told["equal"][name] = getattr(module, "equal", same)(mine, result)
                 told["rounds"].setdefault(name, []).append(kept(result))
-            except (Unavailable, AssertionError) as error:
+            except (Unavailable, AssertionError, ValueError, KeyError) as error:
                 told["why"][name] = str(error) if isinstance(error, Unavailable) else f"not equal: {error}"
                 told["rounds"].pop(name, None)
                 del ways[name]
@@ -169,9 +169,7 @@ def kept(result: Told) -> Told:
 
 
 def value(result: Told, name: str) -> float:
-    """At least a little, so that ratios are told of nothing too."""
-    found = {SPEED: result["units"] / max(result["cpu"], 0.01), **result, **result.get("figures", {})}
-    return max(found[name], 1e-9)
+    return {SPEED: result["units"] / max(result["cpu"], 0.01), **result, **result.get("figures", {})}[name]
 
 
 def named(module: ModuleType, name: str, result: Told) -> str:
@@ -198,9 +196,10 @@ def section(file: Path, told: Told) -> tuple[float, list[str], str]:
         speeds, *figures = ([value(each, key) for each in results] for key in (headline, "wall", "peak", *more))
         speeds.append(statistics.median(speeds))
         mine = mine or speeds  # the first side is ours
-        *rounds, middle = (theirs / own if less else own / theirs for own, theirs in zip(mine, speeds, strict=True))
+        pairs = zip(mine, speeds, strict=True) if less else zip(speeds, mine, strict=True)
+        *rounds, middle = (max(over, LEAST) / max(under, LEAST) for under, over in pairs)
         spread = f"{min(rounds):.2f} to {max(rounds):.2f}" if len(rounds) > 1 else "one round"
-        better = f"{middle:.2f} ({spread})" if mine[-1] > 1e-9 else f"none beside {speeds[-1]:.4g}"
+        better = f"none beside {speeds[-1]:.4g}" if less and not mine[-1] else f"{middle:.2f} ({spread})"
         who, equal = named(module, name, results[0]), told["equal"].get(name, "")
         if name not in ("ours", getattr(module, "BOUND", "")):
             peers.append((middle, [link, who, unit, better, equal]))

@@ -78,11 +78,15 @@ def flagembedding(work: Path) -> Told:
     return {**told, "units": len(texts(work)), "index": file}
 
 
+def openvino_built(work: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    SentenceTransformer("model", backend="openvino").save_pretrained("export")
+
+
 def sentence_transformers(work: Path, **options: Any) -> Told:
     from sentence_transformers import SentenceTransformer
 
-    if options and not (work / "export").exists():
-        SentenceTransformer(str(work / "model"), **options).save_pretrained(str(work / "export"))
     with measured() as told:
         model = SentenceTransformer(str(work / ("export" if options else "model")), device="cpu", **options)
         file = written(work, f"st{len(options)}", model.encode(texts(work), normalize_embeddings=True))

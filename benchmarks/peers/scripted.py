@@ -132,8 +132,8 @@ class World:
         await response.prepare(request)
         words = re.findall(r" ?\S+", reply["choices"][0]["text"])
         parts = [{"delta": {"content": word}, "finish_reason": None} for word in words]
-        for part in [*parts, {"delta": {}, "finish_reason": "stop"}]:  # evenly over the seconds of the call
-            await asyncio.sleep(self.log[-1][-1] / (len(parts) + 1))
+        for part in [*parts, {"delta": {}, "finish_reason": "stop"}]:  # evenly over the longest call
+            await asyncio.sleep(self.between[1] / (len(parts) + 1))
             chunk = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "double"}
             chunk["choices"] = [{"index": 0, **part}]
             await response.write(f"data: {json.dumps(chunk)}\n\n".encode())

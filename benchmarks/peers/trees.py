@@ -51,10 +51,10 @@ def seen(run: Told, url: str, pairs: list[tuple[str, str]]) -> Told:
 def ours(work: Path) -> Told:
     shutil.rmtree("out", ignore_errors=True)
     with endpoint(0.1, 0.1) as url:
-        line = rollouts.INFER.replace("infer", "generate").partition(" --prompt")[0]
+        line = rollouts.INFER.replace(" infer ", " generate ").partition(" --prompt")[0]
         with measured() as run:
             subprocess.run(rollouts.command(line, url), check=True)
-        subprocess.run([*OURS.split(), "pairs", "--trees", "out"], check=True)
+            subprocess.run([*OURS.split(), "pairs", "--trees", "out", "--validation", "0"], check=True)
         rows = map(json.loads, Path("out/pairs/pairs.train.jsonl").read_text().splitlines())
         return seen(run, url, [(row["chosen"][0]["content"], row["rejected"][0]["content"]) for row in rows])
 
