@@ -27,6 +27,7 @@ from indexes.rows.passage_store import PASSAGES, PassageStore
 from indexes.tools.callables import FunctionRetriever
 from indexes.tools.toolbox import open_toolbox
 from indexes.vectors.index_types import is_exact, open_index
+from indexes.vectors.recall import bound_faiss
 from steprag.agent.retriever import GIVEN, Retriever
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, DataError, StepragError
@@ -156,15 +157,8 @@ def mode_of(folder: Path, manifest: IndexManifest, config: RetrieverConfig) -> s
 
 
 def _load_encoder(folder: Path, spec: EncoderSpec, machine: Machine) -> Encoder:
-    """Called in the thread that searches, whose FAISS threads are bounded too: OpenMP counts by calling thread.
-
-    FAISS compares a batch by matrix products from so many numbers in its queries on. Its own bound fits machines of
-    many threads; with one, products win from 640 to 1,280 numbers on (facebookresearch/faiss#5109).
-    """
-    import faiss
-
-    faiss.omp_set_num_threads(machine.threads)
-    faiss.cvar.distance_compute_blas_threshold = 800 * machine.threads
+    """Called in the thread that searches, whose FAISS threads are bounded too."""
+    bound_faiss(machine.threads)
     return Encoder(folder, spec, device=machine.device, threads=machine.threads, backend=machine.backend)
 
 

@@ -276,15 +276,15 @@ class Bm25Searcher:
         """
         found = np.zeros(rows := self._model.scores["num_docs"], dtype=np.float32)
         for term in terms:
-            posted, shares = self._postings(term)
-            if term not in self._columns:
+            column = self._columns.get(term)
+            if column is None:
+                posted, shares = self._postings(term)
                 if len(posted) * OFTEN < rows or 4 * rows * (len(self._columns) + 1) > COLUMNS:
                     np.add.at(found, posted, shares)
                     continue
-                column = np.zeros(rows, dtype=np.float32)
-                np.add.at(column, posted, shares)
+                np.add.at(column := np.zeros(rows, dtype=np.float32), posted, shares)
                 self._columns[term] = column
-            found += self._columns[term]
+            found += column
         return found
 
     def _postings(self, term: int) -> tuple[np.ndarray, np.ndarray]:

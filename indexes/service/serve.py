@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import math
-import os
 import sys
 from pathlib import Path
 
 from indexes.config import ServeConfig
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
-from steprag.engines.threads import usable_cores
+from steprag.engines.threads import spin_briefly, usable_cores
 from steprag.net.hosts import is_loopback, listen, url_of
 
 
@@ -22,8 +21,7 @@ def main(argv: list[str]) -> int:
     add_options(parser, ServeConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(ServeConfig, arguments)
-    # Else threads that wait spin, which beside other work doubles the processor's time. OpenMP reads it when loaded.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    spin_briefly()  # before FAISS is loaded: else its threads spin while they wait, at twice the processor's time
     from steprag.web.listening import until_stopped  # a web server, which no help needs
 
     faulthandler.enable(2)  # a mapped file that is cut short under us is a bus error, which Python cannot catch

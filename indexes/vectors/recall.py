@@ -66,12 +66,23 @@ def _least(vectors: VectorFile, queries: np.ndarray, own: np.ndarray, depth: int
     return best.min(axis=1) if depth else np.zeros(len(queries), np.float32)
 
 
+def bound_faiss(threads: int) -> None:
+    """FAISS's threads for the thread that calls, as OpenMP counts them, and for the process, from how many numbers in a
+    batch's queries on it compares by matrix products. Its own bound, 128,000, fits machines of many threads; with one,
+    products win from 640 to 1,280 on (facebookresearch/faiss#5109).
+    """
+    import faiss
+
+    faiss.omp_set_num_threads(threads)
+    faiss.cvar.distance_compute_blas_threshold = 800 * threads
+
+
 def measure(index: VectorIndex, vectors: VectorFile, probe: Probe) -> Measured:
     """What the index finds of the probe, and how fast."""
     import faiss
 
-    threads = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(1)  # as a retriever searches
+    threads, products = faiss.omp_get_max_threads(), faiss.cvar.distance_compute_blas_threshold
+    bound_faiss(1)  # as a retriever searches
     hits, seconds = 0, 0.0
     try:
         for query, own, least in zip(probe.vectors, probe.own, probe.least, strict=True):
@@ -82,6 +93,7 @@ def measure(index: VectorIndex, vectors: VectorFile, probe: Probe) -> Measured:
             hits += int((vectors.take(rows) @ query >= least - TIE).sum())
     finally:
         faiss.omp_set_num_threads(threads)
+        faiss.cvar.distance_compute_blas_threshold = products
     count = len(probe.vectors)
     recall = hits / (count * probe.depth) if probe.depth else 1.0
     return Measured(round(recall, 4), round(1000 * seconds / count, 3), count, probe.of)

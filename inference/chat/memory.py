@@ -58,8 +58,9 @@ class LineFormat:
 
     def gbnf(self, allowed: tuple[str, ...]) -> str:
         """llama.cpp's grammar of the line."""
-        lines = " | ".join(json.dumps(line, ensure_ascii=False) for line in allowed)
-        return f"root ::= {lines}\n" if self.choose else f"root ::= [^<>\\n ] [^<>\\n]{{0,{LONGEST}}}\n"
+        if not self.choose:
+            return f"root ::= [^<>\\n ] [^<>\\n]{{0,{LONGEST}}}\n"
+        return f"root ::= {' | '.join(json.dumps(line, ensure_ascii=False) for line in allowed)}\n"
 
     def regex(self, allowed: tuple[str, ...]) -> str:
         """The regular expression of the line."""

@@ -193,11 +193,11 @@ async def work_off(
             tell()
 
 
-async def _again_and_again(tell: Callable[[], None], seconds: float = 2) -> None:
+async def _again_and_again(tell: Callable[[], None]) -> None:
     """Until it is cancelled."""
     while True:
         tell()
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(2)
 
 
 def run_calmly(work: Coroutine[Any, Any, Outcome]) -> Outcome:

@@ -118,10 +118,8 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
 
     def _reference(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         model = self.ref_model or self.model
-        if self.ref_model:
-            apart = sharing_if_asked(self.accelerator.unwrap_model(model), self.stage.config)
-        else:
-            apart = use_adapter(self.accelerator.unwrap_model(model), REFERENCE)
+        bare = self.accelerator.unwrap_model(model)
+        apart = sharing_if_asked(bare, self.stage.config) if self.ref_model else use_adapter(bare, REFERENCE)
         with torch.no_grad(), apart:
             scores = self._scores(model, batch)
         freeze_below(self.model, self.layers)  # pyright: ignore[reportArgumentType]  # PEFT's switch thaws all blocks
