@@ -139,7 +139,9 @@ def _spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
     longest = overrides.max_length or longest_text(root, config)
     if longest is None:
         raise ConfigError(f"{root} does not say how many tokens the model reads; give --max_length")
-    truncated = said.get("truncate_dim") if modules else None
+    dimension = min(dimension, (said.get("truncate_dim") if modules else None) or dimension)
+    if type(dimension) is not int or not 0 < dimension < NO_LIMIT:
+        raise ConfigError(f"{folder} says that its vectors have {quoted(dimension)} numbers; mend its configuration")
     unit = said.get("similarity_fn_name") != "dot" or "Normalize" in dict(modules)
     return EncoderSpec(
         name=name if name == EMBEDDED or name in NAMES or not Path(name).expanduser().is_dir() else str(folder),
@@ -149,7 +151,7 @@ def _spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
         query_prefix=prefixes.query if overrides.query_prefix is None else overrides.query_prefix,
         passage_prefix=prefixes.passage if overrides.passage_prefix is None else overrides.passage_prefix,
         max_length=longest,
-        dimension=min(dimension, truncated or dimension),
+        dimension=dimension,
         revision=folder.name if folder.parent.name == "snapshots" else None,
         untaken=", ".join(untaken),
     )
