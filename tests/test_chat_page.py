@@ -423,6 +423,7 @@ def test_what_a_screen_reader_is_told_are_ends_of_steps_never_tokens(browser: An
 def test_everything_is_reached_by_keyboard_and_the_focus_is_seen(browser: Any) -> None:
     with chat(WritingPolicy(scripted(*WORK, *WORK[3:]))) as served, page_in(browser) as page:
         opened(page, served)
+        page.locator("textarea:focus").wait_for()
         page.keyboard.type("Which currency?")
         page.keyboard.press("Shift+Enter")
         page.keyboard.type("In one word.")
