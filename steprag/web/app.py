@@ -85,6 +85,13 @@ def modules(page: Path) -> list[str]:
     return found
 
 
+def naming_modules(page: Path) -> str:
+    """The page's `index.html`, which names every module: a browser need not read one to ask for the next."""
+    links = "".join(f'<link rel="modulepreload" href="{each}">\n    ' for each in modules(page))
+    before, at, behind = asset(page, "/page/index.html").partition('<script type="module"')
+    return f"{before}{links}{at}{behind}"
+
+
 def beside(address: str, name: str) -> str:
     """The address of what a module names relative to its own."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(address), name))
@@ -171,14 +178,11 @@ def page_app(title: str, page: Path, access: Access, malformed_status: dict[str,
     app.mount("/page", PageFiles(page, SHARED))
     app.mount("/vendor", PageFiles(VENDOR))
     tell_errors(app, malformed_status)
-    at = '<script type="module"'
-    links = "".join(f'<link rel="modulepreload" href="{each}">\n    ' for each in modules(page))
+    whole = naming_modules(page)
 
     @app.get("/")
     async def shell() -> Response:
-        """Names every module, so that a browser need not read one to ask for the next."""
-        text = (page / "index.html").read_text(encoding="utf-8").replace(at, links + at)
-        return Response(text, media_type=KINDS[".html"], headers={"Cache-Control": "no-cache"})
+        return Response(whole, media_type=KINDS[".html"], headers={"Cache-Control": "no-cache"})
 
     @app.post("/api/session", status_code=204)
     async def session(body: SessionBody) -> Response:
