@@ -19,6 +19,7 @@ from pydantic import BaseModel
 
 from data_generation.config import GenerateConfig
 from indexes.web.config import WebFileConfig
+from inference.chat.config import ChatConfig
 from inference.config import InferConfig
 from preference.config import PairsStageConfig
 from steprag.agent.grammars import GRAMMARS
@@ -55,6 +56,16 @@ def test_a_mapping_is_replaced_whole_by_every_layer(tmp_path: Path, monkeypatch:
     assert load_config(TrainConfig, str(file)).grpo.rewards == {"f1": 4.0}
     pairs = load_config(PairsStageConfig, None, {"card.sources": "{a: MIT}"}, {"card": {"sources": {"b": "MIT"}}})
     assert pairs.card.sources == {"a": "MIT"}
+
+
+def test_a_list_is_typed_as_words_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
+    for typed in ("pairs,sft", "[pairs, sft]", "pairs"):
+        products = load_config(PairsStageConfig, None, {"products": typed}).products
+        assert products == (("pairs",) if typed == "pairs" else ("pairs", "sft"))
+    asked = load_config(ChatConfig, None, {"serve.examples": "Who, and when?,Where?"}).serve.examples
+    assert asked == ("Who, and when?", "Where?")
+    monkeypatch.setenv("STEPRAG_REPORT_TO", "wandb,tensorboard")
+    assert load_config(TrainConfig).report_to == ("wandb", "tensorboard")
 
 
 @pytest.mark.parametrize(("recipe", "variable", "holds"), [
@@ -110,10 +121,10 @@ def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
     (b"episode: {dept: 3}\n", "unknown key 'episode.dept'; did you mean 'episode.depth'"),
     (b"5: x\n", "the key 5 is no text"),
     (b"search:\n  null: 3\n", "the key None is no text"),
-    (b"search: [1, 2]\n", "search: input should be a valid dictionary"),
-    (b"search: 7\n", "search: input should be a valid dictionary"),
-    (b"search: !!binary aGVsbG8=\n", "search: input should be a valid dictionary"),
-    (b"search: !!set {a, b}\n", "search: input should be a valid dictionary"),
+    (b"search: [1, 2]\n", "search: input should be an object"),
+    (b"search: 7\n", "search: input should be an object"),
+    (b"search: !!binary aGVsbG8=\n", "search: input should be an object"),
+    (b"search: !!set {a, b}\n", "search: input should be an object"),
     (b"search: {preset: [1]}\n", "search.preset: input should be"),
     (b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", ":2: not YAML: an alias"),
     (b"search: &s {rollouts: *s}\n", "an alias"),

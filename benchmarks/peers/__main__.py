@@ -27,6 +27,7 @@ from typing import Any
 
 from benchmarks.peers.pairing import Peer, Told, family, load
 from inference.scoring.tables import markdown
+from steprag.engines.models import sha256_of
 
 HOME = Path(__file__).resolve().parent
 ROOT = HOME.parents[1]
@@ -124,9 +125,10 @@ def played(module: ModuleType, work: Path, python: str | Path, function: str, pa
 def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> None:
     """Each round to a file beside `work`, so that none is lost.
 
-    `{"rounds": {side: [told]}, "equal": {peer: what}, "why": {peer: reason}, "loads": [of a round]}`.
+    `{"rounds": {side: [told]}, "equal": {peer: what}, "why": {peer: reason}, "loads": [of a round], "of": script}`.
     """
-    module, told, ways = load(file), Told(rounds={"ours": []}, equal={}, why={}, loads=[]), {}
+    module, ways = load(file), {}
+    told = Told(rounds={"ours": []}, equal={}, why={}, loads=[], of=sha256_of(file))
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     ours = partial(played, module, work, sys.executable, path=str(ROOT))
@@ -212,7 +214,8 @@ def section(file: Path, told: Told) -> tuple[float, list[str], str]:
 
 def page(files: dict[Path, Path]) -> str:
     """Of the comparisons and their results, as far as there are some."""
-    told = {file: json.loads(each.read_text(encoding="utf-8")) for file, each in files.items() if each.exists()}
+    found = {file: json.loads(each.read_text(encoding="utf-8")) for file, each in files.items() if each.exists()}
+    told = {file: one for file, one in found.items() if one.get("of") == sha256_of(file)}  # not an older script's
     loads = [load for each in told.values() for load in each["loads"]] or [0.0]
     machine = f"The machine had {os.cpu_count()} cores and a load of {min(loads):.0f} to {max(loads):.0f}."
     sections = [section(*each) for each in told.items()]
@@ -241,7 +244,7 @@ def main() -> None:
         try:
             compare(file, runs / file.stem, given.rounds, given.sources)
         except Unavailable as error:  # ours, or the inputs: the other comparisons go on
-            failed = Told(rounds={}, equal={}, why={"ours": str(error)}, loads=[])
+            failed = Told(rounds={}, equal={}, why={"ours": str(error)}, loads=[], of=sha256_of(file))
             (runs / f"{file.stem}.json").write_text(json.dumps(failed, indent=1), encoding="utf-8")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page({file: runs / f"{file.stem}.json" for file in dict.fromkeys([*every, *chosen])}))

@@ -21,9 +21,10 @@ PEERS, UNIT, HEADLINE, LESS = {"inspect": rollouts.PEERS["inspect"]}, "episodes"
 COUNT = size(2000, 200)
 OPEN = """
 import sys, time
+from shutil import which
 from playwright.sync_api import sync_playwright
 with sync_playwright() as driver:
-    browser = driver.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+    browser = driver.chromium.launch(executable_path=which("chromium"), args=["--no-sandbox"])
     page, start = browser.new_page(), time.perf_counter()
     page.goto(sys.argv[1], wait_until="commit", timeout=300_000)
     page.wait_for_selector("text=" + sys.argv[2], timeout=300_000)

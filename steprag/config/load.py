@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -19,11 +20,11 @@ from pydantic.fields import FieldInfo
 
 from steprag.config.env_file import without_env
 from steprag.config.sections import RetrieverConfig, Section
-from steprag.config.words import OPTION, meant, options_meant, shape_of, short_usage, show_help
+from steprag.config.words import OPTION, SEVERAL, meant, options_meant, shape_of, short_usage, show_help
 from steprag.console.progress import say
 from steprag.errors import ConfigError, nearest, quoted
 from steprag.net.hosts import is_local
-from steprag.records.jsonl import read_json
+from steprag.records.jsonl import plain, read_json
 from steprag.records.yaml_files import parsed, read_yaml
 
 PREFIX = "STEPRAG_"
@@ -83,7 +84,8 @@ def load_config(
     if cls.names_index:
         recipe = {key: value for key, value in recipe.items() if key != INDEX}
     values: Values = {}
-    for layer in (base or {}, recipe, _nested(environment(cls)), _nested(overrides or {})):
+    many = {key for key, field in leaves(cls) if shape_of(field.annotation) == SEVERAL}
+    for layer in (base or {}, recipe, _nested(environment(cls), many), _nested(overrides or {}, many)):
         values = _over(cls, values, layer)
     try:
         config = cls.model_validate(values)
@@ -130,15 +132,16 @@ def _every_key() -> set[str]:
     return {key for module, name in places for key, _ in leaves(getattr(importlib.import_module(module), name))}
 
 
-def _nested(dotted: Mapping[str, Any]) -> Values:
-    """{"a.b": "1"} as {"a": {"b": 1}}; later keys win."""
+def _nested(dotted: Mapping[str, Any], many: Collection[str] = ()) -> Values:
+    """{"a.b": "1"} as {"a": {"b": 1}}; later keys win. `many`: keys of lists, of which text may be "a" or "a,b"."""
     values: Values = {}
     for key, value in dotted.items():
         *sections, leaf = key.split(".")
         section = values
         for name in sections:
             section = section.setdefault(name, {})
-        section[leaf] = _scalar(value)
+        said = _scalar(value)
+        section[leaf] = re.split(r",(?! )", said) if key in many and isinstance(said, str) else said
     return values
 
 
@@ -327,7 +330,7 @@ def _explain(cls: type[StageConfig], error: ValidationError) -> str:
     if first["type"] == "value_error":  # a validator of ours, whose message says it all
         return f"{f'{key}: ' if key else ''}{first['msg'].removeprefix('Value error, ')}"
     if first["type"] != "extra_forbidden":
-        return f"{key}: {first['msg'].lower()}, not {quoted(first['input'])}"
+        return f"{key}: {plain(first['msg'])}, not {quoted(first['input'])}"
     known = [name for name, _ in leaves(cls)]
     return _unknown(key, known + sorted({name.rsplit(".", 1)[0] for name in known if "." in name}))
 

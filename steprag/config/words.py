@@ -79,8 +79,9 @@ HELP: dict[str, tuple[str, tuple[str, str]]] = {
     "check": ("", ("runs/index", "runs/generate-atlas runs/pairs")),
 }  # fmt: skip
 """By a command: the options of its short help, all of its own where none are named, and two examples."""
+SEVERAL = "VALUE[,VALUE …]"
 _SHAPES = {bool: "true|false", int: "N", float: "NUMBER", str: "TEXT", dict: "{KEY: VALUE}",
-           list: "[VALUE, …]", tuple: "[VALUE, …]"}  # fmt: skip
+           list: SEVERAL, tuple: SEVERAL}  # fmt: skip
 
 
 def shape_of(kind: Any) -> str:

@@ -67,10 +67,15 @@ def from_dict(cls: type[Record], row: object, path: Path, line: int) -> Record:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:]) or "the record"
-        said = first["msg"].lower().removeprefix("value error, ")
-        for theirs, plain in _PLAIN.items():
-            said = said.replace(theirs, plain)
+        said = plain(first["msg"]).removeprefix("value error, ")
         raise DataError(path, f"{cls.__name__}: {where}: {said}", line=line) from None
+
+
+def plain(complaint: str) -> str:
+    """What pydantic says, in JSON's words."""
+    for theirs, ours in _PLAIN.items():
+        complaint = complaint.lower().replace(theirs, ours)
+    return complaint
 
 
 def to_dict(record: object) -> dict[str, Any]:
