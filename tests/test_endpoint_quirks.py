@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -405,6 +406,17 @@ def test_a_value_that_is_refused_ends_the_run_and_names_its_key(
     assert type(error) is ConfigError
     assert words in str(error)
     assert len(bench.endpoint.requests) == 1
+
+
+def test_words_that_ask_to_wait_are_heeded(replying: Replying) -> None:
+    asked: list[float] = []
+
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        asked.append(time.monotonic())
+        return (200, said("85")) if len(asked) > 1 else (429, error_of("Quota exceeded. Please retry in 0.8s."))
+
+    replying(reply).ask(VerdictFormat(), allowed=("score",), fresh=True, retries=1)
+    assert asked[1] - asked[0] >= 0.8
 
 
 def test_a_judge_does_without_a_schema(replying: Replying) -> None:
