@@ -63,7 +63,7 @@ class loading(AbstractContextManager[None]):
         if isinstance(error, ModuleNotFoundError) and _is_missing(error.name or ""):
             return
         told = _shortened(f"{kind.__name__}: {error}")
-        if "trust_remote_code" in told:
+        if "trust_remote_code" in str(error):
             told = "it needs Python code of its own, and StepRAG runs no code that comes with a model"
         raise ConfigError(f"{self._source} cannot be loaded: {told}") from None
 
