@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,52 @@ REFUSALS: list[tuple[int, object, type[StepragError], str]] = [
     (200, said("So the", "SAFETY"), ContentFiltered, "filter took the reply"),
     (200, said("", "content_filter: RECITATION"), ContentFiltered, "filter took the reply"),
     (200, said("", "IMAGE_SAFETY"), ContentFiltered, "filter took the reply"),
+    *((status, error_of(words), PolicyError, "the prompt is too long") for status, words in (
+        (400, "InternalError.Algo.InvalidParameter: Range of input length should be [1, 30720]"),  # DashScope
+        (422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000"),  # TGI
+        (422, "Input validation error: `inputs` must have less than 1024 tokens. Given: 1313"),
+        (400, "This model's maximum prompt length is 131072 but the request contains 140000 tokens."),  # xAI
+        (400, "Invalid request: Your request exceeded model token limit: 262144 (requested: 269030)"),  # Moonshot
+        (400, "model max length exceeded, max length:8192"), (400, "Prompt exceeds max length"),  # Z.ai
+        (400, "prompt tokens too long"), (400, "Request payload size exceeds the limit: 20971520 bytes."),
+        (400, "The provided prompt length is 8999, but the maximum sequence length is 8192"))),  # SambaNova
+    (429, error_of("You exceeded your current requests list.", code="limit_requests"), PolicyError, "429: You"),
+    *((status, error_of(words, **more), PolicyRefused, QUOTA) for status, words, more in (
+        (403, "Sorry, your account balance is insufficient", {"code": 30001}),  # SiliconFlow
+        (403, "The free tier of the model has been exhausted.", {"code": "AllocationQuota.FreeTierOnly"}),
+        (403, "The request failed because your account has an overdue balance.", {}),  # Volcengine
+        (429, "Your account has reached the set inference limit for the model", {"code": "SetLimitExceeded"}),
+        (403, "Your newly created team doesn't have any credits or licenses yet.", {}),  # xAI
+        (403, "Out of call volume quota. Quota will be replenished in 05:12:33.", {}),
+        (412, "Account x is suspended, possibly due to reaching the monthly spending limit. See /account/billing", {}),
+        (400, "Budget has been exceeded! Current cost: 1.2, Max budget: 1.0", {"type": "budget_exceeded"}),  # LiteLLM
+        (429, "Rate limit exceeded: free-models-per-day. Add 10 credits to unlock 1000", {}),  # OpenRouter
+        (429, "Requests per day limit exceeded - too many requests sent.", {}),  # Cerebras
+        (429, "Rate limit of 50 per 86400s exceeded for UserByModelByDay. Please wait 3600 seconds", {}),
+        (429, "You are using a Trial key, which is limited to 1000 API calls / month.", {}),  # Cohere
+        (429, "Please retry in 39.4s.", {"details": [{"violations": [
+            {"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}]}]}))),  # Gemini
+    *((401, {"statusCode": 401, "message": f"Access denied due to {why} subscription key."}, PolicyRefused, KEY)
+      for why in ("invalid", "missing")),  # Azure
+    (400, error_of("Content Exists Risk"), ContentFiltered, FILTER),  # DeepSeek
+    (400, error_of("系统检测到输入或生成内容可能包含不安全或敏感内容", code="1301"), ContentFiltered, FILTER),
+    *((status, error_of(words, code=code), PolicyUnavailable, "the model is not found") for status, words, code in (
+        (404, "model: claude-9", "not_found_error"), (404, "models/gemini-9 is not found for API version v1main", 404),
+        (404, "This model is only supported in v1/responses and not in v1/chat/completions.", None),
+        (400, "Unable to access non-serverless model x/y. Please visit /models/x/y", "model_not_available"),
+        (403, "You don't have access to the model with the specified model ID.", None),
+        (400, "模型不存在,请检查模型代码。", "1211"))),
+    (200, {"error": "Unexpected endpoint or method. (POST /chat/completions)"}, PolicyUnavailable, "does base_url end"),
+    *((400, error_of(words), ConfigError, "no system message: give a prompt profile with system_role: user")
+      for words in ("Developer instruction is not enabled for models/gemma-3-27b-it", "System role not supported",
+                    "Unsupported value: 'messages[0].role' does not support 'system' with this model.",
+                    "Only user and assistant roles are supported!")),
+    *((400, error_of(words), ConfigError, "give a prompt profile without `continued`") for words in (
+        "This model does not support assistant message prefill. The conversation must end with a user message.",
+        "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant",
+        "The last message of deepseek-reasoner must be a user message, or an assistant message with prefix mode on",
+        "Assistant response prefill is incompatible with enable_thinking.", "Last message must have role `user`.")),
+    (403, {"Message": "User x may not invoke it"}, PolicyRefused, 'is refused (403: {"Message": "User x may not'),
 ]  # fmt: skip
 
 
@@ -313,6 +360,8 @@ def forbidden(name: str) -> object:
     (("temperature",), lambda name: error_of(
         "Unsupported value: 'temperature' does not support 0.8. Only the default (1) value is supported."),
      {"temperature"}, {}),
+    (("temperature",), lambda name: error_of("invalid temperature: only 1 is allowed for this model"), {"temperature"},
+     {}),
     (("stop",), lambda name: error_of("'stop' is not supported with this model"), {"stop"}, {}),
     (("stop",), lambda name: error_of("Argument not supported on this model: stop"), {"stop"}, {}),
     (("stop", "seed"), lambda name: error_of("Unsupported parameter(s) for this model: seed, stop"), {"stop", "seed"},
@@ -357,6 +406,17 @@ def test_a_value_that_is_refused_ends_the_run_and_names_its_key(
     assert type(error) is ConfigError
     assert words in str(error)
     assert len(bench.endpoint.requests) == 1
+
+
+def test_words_that_ask_to_wait_are_heeded(replying: Replying) -> None:
+    asked: list[float] = []
+
+    def reply(request: dict[str, Any]) -> tuple[int, object]:
+        asked.append(time.monotonic())
+        return (200, said("85")) if len(asked) > 1 else (429, error_of("Quota exceeded. Please retry in 0.8s."))
+
+    replying(reply).ask(VerdictFormat(), allowed=("score",), fresh=True, retries=1)
+    assert asked[1] - asked[0] >= 0.8
 
 
 def test_a_judge_does_without_a_schema(replying: Replying) -> None:
@@ -437,7 +497,9 @@ def test_keys_say_what_is_sent(replying: Replying) -> None:
     ("Tirana <", "stop", "Tirana <", "stop"),
     *((f"<answer> Tirana{end}", "stop", "<answer> Tirana</answer>", "stop") for end in (
         "<|im_end|>", "<|eot_id|>", "</s>", "<end_of_turn>", "<|return|>", "<turn|>", "<eos>", "<｜end▁of▁sentence｜>",
-        "<|im_end|>\n<|endoftext|>\n", "<|im_end|>\n<|im_start|>user\nWhich?<|im_end|>", "<|user|>\nWhich?")),
+        "<|im_end|>\n<|endoftext|>\n", "<|im_end|>\n<|im_start|>user\nWhich?<|im_end|>", "<|user|>\nWhich?",
+        "<|eot|><|header_start|>user<|header_end|>\n\nWhich?", "<seed:eos>", "[|endofturn|]\n[|user|]Which?",
+        "<|end_of_text|>\n<|start_of_role|>user<|end_of_role|>Which?", "<｜hy_User｜>Which?")),
     ("<answer> </s> Tirana", "stop", "<answer> </s> Tirana</answer>", "stop"),
 ])  # fmt: skip
 def test_completions_end_at_their_stop_string(
@@ -475,6 +537,7 @@ THOUGHT = "I could <answer> now.\n<query>"
     *(({"content": f"{opening}{THOUGHT}{closing}{TEXT}"}, TEXT, f"{opening}{THOUGHT}") for opening, closing in (
         ("<mm:think>", "</mm:think>"), ("<longcat_think>", "</longcat_think>"), ("<think:fast>", "</think:fast>"),
         ("<THINK>", "</THINK>"), ("<|channel>thought\n", "<channel|>"), ("analysis", "assistantfinal"),
+        ("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]\n"),
         ("<|channel|>analysis<|message|>", "<|channel|>final <|constrain|>json<|message|>"))),
     ({"content": f"<think>{THOUGHT}</think>\n<think>More</think>\n\n{TEXT}"}, TEXT,
      f"<think>{THOUGHT}\n<think>More"),
@@ -506,6 +569,18 @@ def test_reasoning_that_belongs_to_the_grammar_stays(replying: Replying) -> None
     text = "<think> I know. </think><answer> lek </answer>"
     (completion,) = replying(said(text)).ask(GRAMMARS["search-r1"]).completions
     assert (completion.text, completion.reasoning) == (text, "")
+
+
+@pytest.mark.parametrize(("told", "usage"), [
+    ({"prompt_tokens": 32, "completion_tokens": 9, "total_tokens": 135}, Usage(1, 32, 103)),  # xAI, Gemini
+    ({"prompt_tokens": 5, "total_tokens": 133}, Usage(1, 5, 128)),
+    ({"prompt_tokens": 19, "completion_tokens": 21, "total_tokens": 40, "cached_tokens": 10}, Usage(1, 19, 21, 10)),
+    ({"prompt_tokens": 19, "completion_tokens": 21, "total_tokens": 21}, Usage(1, 19, 21)),
+])  # fmt: skip
+def test_reasoning_is_counted_that_the_total_alone_holds(
+    told: dict[str, Any], usage: Usage, replying: Replying
+) -> None:
+    assert replying(used(**told)).ask().usage == usage
 
 
 def test_of_several_completions_the_filtered_ones_are_left_out(replying: Replying) -> None:

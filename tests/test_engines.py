@@ -32,6 +32,7 @@ from steprag.engines.adapters import gguf_adapter
 from steprag.engines.launch import EngineSpec, command, vllm_program
 from steprag.engines.models import EMBEDDED, cache_dir, embedded_encoder, embedded_gguf, resolve_model, verify
 from steprag.engines.policy_command import main
+from steprag.engines.pretrained import MODEL_FILES, fetched
 from steprag.engines.server import Endpoint, check_reachable, serving
 from steprag.engines.threads import one_load, usable_cores
 from steprag.engines.weights import hf_weights, merged_folder, transformers_folder
@@ -131,6 +132,29 @@ def test_what_is_not_there_or_not_safe_is_refused(tiny: Path, tmp_path: Path) ->
     ):  # fmt: skip
         with pytest.raises(ConfigError, match=problem):
             resolve_model(*given)
+
+
+def test_weights_that_git_left_as_pointers_and_folders_of_gguf_files(tiny: Path, tmp_path: Path) -> None:
+    clone = Path(shutil.copytree(tiny / "base", tmp_path / "clone"))
+    for file in (clone / "model.safetensors", tmp_path / "Q4.gguf"):
+        file.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 4976698672\n")
+        with pytest.raises(ConfigError, match=f"{file} is a pointer of Git LFS.* git lfs pull"):
+            resolve_model(file if file.suffix == ".gguf" else clone)
+    with pytest.raises(ConfigError, match=f"no model folder; give {tmp_path}/Q4.gguf"):
+        resolve_model(tmp_path)
+
+
+def test_weights_that_a_repository_holds_twice_are_fetched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub.utils import filter_repo_objects
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda _, **given: asked.update(given) or "/x")
+    fetched("openai/gpt-oss-20b", MODEL_FILES, "model")
+    shards = ["model-00000-of-00002.safetensors", "model.safetensors-00001-of-00002.safetensors", "config.json"]
+    twice = ["original/model.safetensors", "metal/model.safetensors", "consolidated.safetensors"]
+    patterns = {key: asked[key] for key in ("allow_patterns", "ignore_patterns")}
+    assert [*filter_repo_objects([*shards, *twice], **patterns)] == shards
 
 
 HALVES = [0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15]
@@ -244,7 +268,7 @@ def test_merged_weights_of_a_hub_base_are_those_of_its_newest_commit(
 @pytest.mark.parametrize(("change", "reason"), [
     ({"use_dora": True}, "DoRA"), ({"bias": "all"}, "biases"), ({"modules_to_save": ["lm_head"]}, "whole modules"),
     ({"peft_type": "IA3"}, "IA3"), ({"rank_pattern": {"q_proj": 2}}, "differ"),
-    ({"init_lora_weights": "pissa"}, "initialisation"),
+    ({"init_lora_weights": "pissa"}, "initialisation"), ({"alora_invocation_tokens": [49152]}, "tokens of its own"),
 ])  # fmt: skip
 def test_what_gguf_cannot_say_is_refused(tiny: Path, tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):

@@ -31,6 +31,7 @@ from steprag.net import bounded_http
 from steprag.net.bounded_http import _begun, without
 from steprag.net.hosts import checked_url
 from steprag.policy.client import OpenAIPolicy
+from steprag.policy.refusals import ProviderProblem
 from steprag.policy.streams import ChunkedReply
 from steprag.records.jsonl import read_records
 from steprag.runs.run import read_manifest
@@ -392,6 +393,16 @@ def _read_late(seen: Counter[str], manifest: dict[str, dict[str, int]]) -> int:
 ])  # fmt: skip
 def test_how_long_an_endpoint_may_ask_to_wait(told: str, least: float, most: float) -> None:
     assert least <= bounded_http.pause(0, {"Retry-After": told}) <= most
+
+
+@pytest.mark.parametrize(("words", "seconds"), [
+    ("Quota exceeded for metric. Please retry in 39.4s.", 39.4), ("Please try again after 1 seconds", 1.0),
+    ("Please retry after 10 seconds.", 10.0), ("Please try again in 6ms", 0.0), ("try again in 5m3s", 0.0), ("no", 0.0),
+])  # fmt: skip
+def test_what_its_words_ask_for_without_a_header(words: str, seconds: float) -> None:
+    assert ProviderProblem(429, words).wait == seconds
+    assert bounded_http.pause(0, {"Retry-After": "7"}, seconds) == 7
+    assert not seconds or bounded_http.pause(0, {}, seconds) == seconds
 
 
 @pytest.mark.parametrize("call", [

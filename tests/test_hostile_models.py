@@ -100,6 +100,8 @@ def test_an_error_of_ours_is_not_told_as_the_models() -> None:
                         (NameError("a"), NameError), (StopIteration(), StopIteration)):  # fmt: skip
         with pytest.raises(told), loading("theirs"):
             raise error
+    with pytest.raises(ConfigError, match="it needs Python code of its own"), loading("theirs"):
+        raise ValueError(f"{'inspect /a/long/path ' * 20}. Please pass the argument `trust_remote_code=True`")
 
 
 KEY = "sk-canary-0123456789"

@@ -16,7 +16,7 @@ import pytest
 from indexes.commands.build import build_index
 from indexes.encoding import runtimes
 from indexes.encoding.embed import Encoder, batches
-from indexes.encoding.encoders import Overrides, find_encoder, read_spec
+from indexes.encoding.encoders import Overrides, find_encoder, read_spec, weight_files
 from indexes.folder.manifest import read_index_manifest
 from steprag.cli import main
 from steprag.errors import ConfigError
@@ -35,6 +35,12 @@ def test_encoders_that_are_refused(encoder: Path, tmp_path: Path) -> None:
         find_encoder("nothing")
     with pytest.raises(ConfigError, match="it has no config.json"):
         read_spec("x", tmp_path, Overrides())
+    shards = shutil.copytree(encoder, tmp_path / "shards")
+    shard = (shards / "model.safetensors").rename(shards / "model.safetensors-00001-of-00001.safetensors")
+    assert weight_files(shards) == [shard], "as Qwen3.5 names them"
+    shard.write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ConfigError, match="is a pointer of Git LFS"):
+        read_spec("x", shards, Overrides())
     pickled = shutil.copytree(encoder, tmp_path / "pickled")
     (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="no safetensors"):

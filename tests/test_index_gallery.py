@@ -285,6 +285,7 @@ def test_layers_in_folders_of_any_name_are_fetched_loaded_and_hashed_alone(
     ("MedCPT-Query-Encoder", {}, None, {}, "queries and passages by a model each"),
     ("e", {"architectures": ["DPRContextEncoder"]}, None, {}, "queries and passages by a model each"),
     ("e", {}, ["sentence_transformers.models.StaticEmbedding"], {}, "static embeddings"),
+    ("potion-base-8M", {"architectures": ["StaticModel"]}, None, {}, "static embeddings"),
     ("e", {"hidden_size": 10**60}, None, {}, "its vectors have 10+...0+ numbers; mend its configuration"),
     ("e", {"hidden_size": -32}, None, {}, "its vectors have -32 numbers"),
 ])  # fmt: skip

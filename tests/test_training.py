@@ -185,6 +185,9 @@ def test_a_model_without_chat_template_is_refused(tiny: Path, tmp_path: Path, re
     base = shutil.copytree(tiny, tmp_path / "base")
     (base / "chat_template.jinja").unlink()
     refused("sft", "base has no chat template; train an instruct model", model=base)
+    (base / "chat_template.json").write_text('{"chat_template": "x"}')  # as of older vision-language models
+    refused("sft", "base has no chat template; write the text in its chat_template.json into a chat_template.jinja",
+            model=base)  # fmt: skip
 
 
 @pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644)])

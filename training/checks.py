@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 
 from steprag.engines.models import ModelFiles
+from steprag.engines.weights import no_template
 from steprag.errors import ConfigError, nearest, quoted
 from steprag.records.jsonl import read_json
 from training.config import TrainConfig
@@ -27,7 +28,7 @@ def check_template(files: ModelFiles) -> None:
         return
     settings = files.hf / "tokenizer_config.json"
     if not settings.is_file() or not read_json(settings).get("chat_template"):
-        raise ConfigError(f"{files.name} has no chat template; train an instruct model")
+        raise no_template(files.name, files.hf)
 
 
 def check_smoothing(config: TrainConfig, rows: Iterable[Row]) -> None:

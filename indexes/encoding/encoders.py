@@ -14,7 +14,7 @@ from typing import Any
 from indexes.encoding.families import Family, family_of, model_names, prompts_taken, unread
 from steprag.console.progress import say
 from steprag.engines.models import embedded_encoder, text_config
-from steprag.engines.pretrained import HUB_ID, fetched
+from steprag.engines.pretrained import HUB_ID, check_pulled, fetched
 from steprag.errors import ConfigError, quoted
 from steprag.records.json_text import decoded
 from steprag.records.jsonl import files_hash
@@ -275,9 +275,10 @@ def weight_files(folder: Path) -> list[Path]:
     files: list[Path] = []
     for place in dict.fromkeys([*places[1:], places[0]]):
         whole = place / "model.safetensors"
-        files += [whole] if whole.is_file() else sorted(place.glob("model-*.safetensors"))
+        files += [whole] if whole.is_file() else sorted(place.glob("model[-.]*.safetensors"))
     if not files:
         raise ConfigError(f"{folder} holds no safetensors weights; pickled weights are never loaded")
+    check_pulled(files)
     return files
 
 

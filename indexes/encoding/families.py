@@ -102,7 +102,7 @@ UNREAD = {
     r"dpr\w*|(query|question|ctx|context|article|passage|doc|document)-encoder|router|asym": (
         f"encodes queries and passages by a model each; {_ANOTHER}, which reads both"
     ),
-    r"staticembedding": f"looks its words up in a table (static embeddings), which is not read; {_ANOTHER}",
+    r"static(embedding|model)": f"looks its words up in a table (static embeddings), which is not read; {_ANOTHER}",
 }
 """By a pattern of whole words of what a folder's files, or its name, call it: why it cannot encode."""
 

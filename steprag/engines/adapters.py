@@ -128,6 +128,7 @@ def _refuse_what_gguf_cannot_say(folder: Path, config: dict[str, Any]) -> None:
         "it trained whole modules (modules_to_save)": bool(config.get("modules_to_save")),
         "it trained token embeddings": bool(config.get("trainable_token_indices")),
         "its ranks or alphas differ by module": bool(config.get("rank_pattern") or config.get("alpha_pattern")),
+        "it begins at tokens of its own (aLoRA)": bool(config.get("alora_invocation_tokens")),
         "it replicates layers": bool(config.get("layer_replication")),
         "its initialisation changed the base weights": config.get("init_lora_weights", True)
         not in (True, False, "gaussian", "orthogonal", "eva"),

@@ -17,7 +17,7 @@ from typing import Any
 
 from steprag.config.sections import EMBEDDED as EMBEDDED
 from steprag.engines.headers import check_tensors
-from steprag.engines.pretrained import HUB_ID, fetched
+from steprag.engines.pretrained import HUB_ID, check_pulled, fetched
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json
 from steprag.records.sealed import check_model
@@ -222,6 +222,7 @@ def _base(name: str, path: Path) -> ModelFiles:
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ConfigError(f"no GGUF file at {path}")
+        check_pulled([path])
         return ModelFiles(EMBEDDED if _same_file(path) else path.stem, gguf=path.resolve())
     if path.is_dir():
         return _folder(path)
@@ -233,9 +234,11 @@ def _base(name: str, path: Path) -> ModelFiles:
 
 def _folder(path: Path) -> ModelFiles:
     if not (path / "config.json").is_file():
-        raise ConfigError(f"{path} holds neither config.json nor adapter_config.json, so it is no model folder")
+        remedy = "".join(f"; give {file}" for file in sorted(path.glob("*.gguf"))[:1])
+        raise ConfigError(f"{path} holds neither config.json nor adapter_config.json, so it is no model folder{remedy}")
     if not any(path.glob("*.safetensors")):
         raise ConfigError(f"{path} has no *.safetensors; pickled weights are not loaded: save it with safetensors")
+    check_pulled(path.glob("*.safetensors"))
     check_model(path.resolve())
     return ModelFiles(path.resolve().name, hf=path.resolve())
 

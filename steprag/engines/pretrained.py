@@ -8,7 +8,7 @@ import shutil
 import struct
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ TOKENIZER_FILES = (
     "additional_chat_templates/*.jinja", "*processor_config.json",
 )  # fmt: skip
 """What tokenizers of any make are read from, as patterns in a model's folder."""
+_TWICE = ("original/*", "metal/*", "consolidated*.safetensors")
+"""Weights that repositories hold a second time, for other programs (gpt-oss, Mistral): transformers reads none."""
 HUB_SECONDS = 10
 """Until the hub counts as out of reach."""
 _HEARD_SECONDS = 300.0
@@ -61,7 +63,7 @@ class loading(AbstractContextManager[None]):
         if isinstance(error, ModuleNotFoundError) and _is_missing(error.name or ""):
             return
         told = _shortened(f"{kind.__name__}: {error}")
-        if "trust_remote_code" in told:
+        if "trust_remote_code" in str(error):
             told = "it needs Python code of its own, and StepRAG runs no code that comes with a model"
         raise ConfigError(f"{self._source} cannot be loaded: {told}") from None
 
@@ -102,6 +104,13 @@ def check_complete(model: Any, source: object, unread: str | None = None) -> Non
     if lacking and len(made_up) < len(weights):  # all: this version of transformers marks none
         raise ConfigError(f"{source} lacks {len(lacking)} weights of its architecture ({lacking[0]}, …): it needs code"
                           " of its own, or is not whole; give another model or copy it again")  # fmt: skip
+
+
+def check_pulled(files: Iterable[Path]) -> None:
+    """Raises ConfigError for a file of weights of which a clone without Git LFS has the pointer alone."""
+    for file in files:
+        if file.stat().st_size < 1024 and file.read_bytes().startswith(b"version https://git-lfs"):
+            raise ConfigError(f"{file} is a pointer of Git LFS, not the weights: run git lfs pull in its folder")
 
 
 def copy_tokenizer(base: Path, folder: Path) -> None:
@@ -175,4 +184,4 @@ def fetched(hub: str, files: Sequence[str], what: str, kind: str = "model") -> P
 
     problem = f"{what} {quoted(hub)}: not on this machine and not fetched"
     with asking_the_hub(problem, "download it elsewhere and give its folder"):
-        return Path(snapshot_download(hub, repo_type=kind, allow_patterns=list(files)))
+        return Path(snapshot_download(hub, repo_type=kind, allow_patterns=list(files), ignore_patterns=list(_TWICE)))

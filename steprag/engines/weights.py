@@ -89,9 +89,17 @@ def load_tokenizer(files: ModelFiles, kwargs: Mapping[str, Any] | None = None) -
 
         tokenizer = from_pretrained(AutoTokenizer, str(folder))
     if not tokenizer.chat_template:
-        raise ConfigError(f"{files.name} has no chat template; train an instruct model")
+        raise no_template(files.name, folder)
     setattr(tokenizer, KWARGS, dict(kwargs or {}))
     return tokenizer
+
+
+def no_template(name: str, folder: Path) -> ConfigError:
+    """The error for a model whose tokenizer has no chat template; of older vision-language models the processor has."""
+    remedy = "train an instruct model"
+    if (folder / "chat_template.json").is_file():
+        remedy = "write the text in its chat_template.json into a chat_template.jinja, which tokenizers read"
+    return ConfigError(f"{name} has no chat template; {remedy}")
 
 
 def transformers_folder(files: ModelFiles) -> str:

@@ -239,11 +239,11 @@ def _told_late(seconds: float) -> Iterator[None]:
         raise aiohttp.ServerTimeoutError(f"no whole reply within {seconds:g} s") from None
 
 
-def pause(attempt: int, headers: Mapping[str, str]) -> float:
-    """Seconds before a request is sent again: what the reply's headers ask for, at most `LONGEST_TOLD`; else by how
-    often it was sent before.
+def pause(attempt: int, headers: Mapping[str, str], said: float = 0.0) -> float:
+    """Seconds before a request is sent again: what the reply's headers ask for, or else its words (`said`), at most
+    `LONGEST_TOLD`; else by how often it was sent before.
     """
-    told = _retry_after(headers)
+    told = _retry_after(headers) or said
     if 0 < told <= LONGEST_TOLD:
         return told
     return min(FIRST_WAIT * 2.0**attempt, LONGEST_WAIT) * random.uniform(0.75, 1)

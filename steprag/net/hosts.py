@@ -52,7 +52,8 @@ def checked_url(url: str, name: str) -> str:
     if parts.username is not None or parts.password is not None:
         raise ValueError(f"{name} holds a name or a password; put the key into an environment variable instead")
     if parts.query or parts.fragment:
-        raise ValueError(f"{name} goes on with ? or #; end it before, and put a key into an environment variable")
+        azure = "; Azure's address ends in /openai/v1" if "api-version=" in parts.query else ""
+        raise ValueError(f"{name} goes on with ? or #; end it before, and put a key into a variable{azure}")
     return url
 
 

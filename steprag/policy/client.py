@@ -314,17 +314,18 @@ class OpenAIPolicy:
         """
         for attempt in range(self._config.retries):
             headers: Mapping[str, str] = {}
+            said = 0.0
             try:
                 return await ask()
             except _Refused as error:
                 if not error.passing:
                     raise
-                headers = error.headers
+                headers, said = error.headers, error.problem.wait
             except aiohttp.InvalidURL:
                 raise
             except aiohttp.ClientError:  # asked again, and told if it is the last
                 pass
-            await asyncio.sleep(pause(attempt, headers))
+            await asyncio.sleep(pause(attempt, headers, said))
         return await ask()
 
     async def _until_sane(self, ask: Callable[[], Awaitable[Sample]]) -> Sample:

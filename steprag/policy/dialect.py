@@ -30,7 +30,7 @@ SPARED = ("stream", "top_p", "top_k", "min_p", "repeat_penalty", "repetition_pen
 _UNKNOWN = (
     r"un(supported|known|recogni[sz]ed|expected|available)|n[o']t (be )?(support|permit|allow|accept|recogni|available|"
     r"implement|enabled|used|specified|set)|extra (input|field)|extra_forbidden|forbidden|deprecat|no such|removed|"
-    r"only the default|invalid (for|parameter|argument|field|name)|does ?n[o']t (exist|have)"
+    r"only the default|only [\d.]+ is allowed|invalid (for|parameter|argument|field|name)|does ?n[o']t (exist|have)"
 )
 _STREAM_ALONE = (
     r"(only|must|requires?|needs?|please|enable|set)\b.{0,50}\bstream|non-?stream|without stream|"

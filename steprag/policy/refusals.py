@@ -15,7 +15,16 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from steprag.errors import ContentFiltered, PolicyError, PolicyRefused, PolicyUnavailable, StepragError, shortened
+from steprag.engines.templates import SYSTEM_ROLE
+from steprag.errors import (
+    ConfigError,
+    ContentFiltered,
+    PolicyError,
+    PolicyRefused,
+    PolicyUnavailable,
+    StepragError,
+    shortened,
+)
 
 SHOWN = 300
 """Characters of a provider's words in a message."""
@@ -25,7 +34,7 @@ FAILED_ALIKE = 20
 """Requests that fail alike before any is answered, after which a run ends."""
 _SAID = ("message", "msg", "error_message", "error_msg", "error_description", "status_msg", "detail", "details",
          "error", "errors", "reason", "faultstring", "fault", "description", "title", "base_resp")  # fmt: skip
-_CODED = ("code", "type", "status", "error_code", "status_code", "param", "loc")
+_CODED = ("code", "type", "status", "error_code", "status_code", "param", "loc", "quotaId")
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,12 @@ class ProviderProblem:
         """Whether the same request may succeed a little later."""
         return self.status in PASSING or self.status >= 500
 
+    @property
+    def wait(self) -> float:
+        """Seconds after which its words ask for the request again, as Gemini's do without a header; 0 where none do."""
+        told = re.search(r"(?:retry|again|wait) (?:in |after )?(\d+(?:\.\d+)?) ?s", self.words, re.IGNORECASE)
+        return float(told[1]) if told else 0.0
+
     def __str__(self) -> str:
         return shortened(f"{self.status or 'error'}: {self.words or 'no words'}", SHOWN)
 
@@ -62,7 +77,8 @@ def problem_of(status: int, body: bytes) -> ProviderProblem:
         told: object = json.loads(body.removeprefix(b"\xef\xbb\xbf"))
     except (ValueError, RecursionError):
         told = body[:10_000].decode(errors="replace")
-    return ProviderProblem(status, _line(_words(told)), tuple(map(_line, _codes(told))))
+    words = _words(told) or body[:10_000].decode(errors="replace")
+    return ProviderProblem(status, _line(words), tuple(map(_line, _codes(told))))
 
 
 def page_words(body: bytes) -> str:
@@ -111,7 +127,7 @@ def _words(told: object, depth: int = 4) -> str:
     return ""
 
 
-def _codes(told: object, depth: int = 4) -> Iterator[str]:
+def _codes(told: object, depth: int = 7) -> Iterator[str]:
     """The texts and numbers under the keys that hold codes, at any place."""
     if isinstance(told, Mapping) and depth:
         for key, value in told.items():
@@ -150,14 +166,17 @@ class Kind:
         return re.search(self.words, problem.text, re.IGNORECASE) is not None
 
 
-_CLIENT = (0, 400, 401, 402, 403, 404, 413, 422, 429, 451)
-_LATER = r"(retry|try again) (in|after)|per[ _-]?(second|minute)|too many requests|\b[RT]PM\b|throttl"
+_CLIENT = (0, 400, 401, 402, 403, 404, 412, 413, 422, 429, 451)
+_LATER = r"(retry|try again) (in|after)|per[ _-]?(second|minute)|too many requests|\b[RT]PM\b|throttl|limit_requests"
+_NO_PLACE = "not found; does base_url end as the endpoint's, which usually ends in /v1?"
 CUT_SHORT = r"could not finish the message|output limit was reached"
 """A model that thinks used up its tokens before it said anything (OpenAI's gpt-5 and o-series)."""
 TOO_LONG = (
     r"context[ _-]?(length|window|size|limit)|maximum context|too many (input )?tokens|"
-    r"(prompt|input|request|entity|payload|body) (is )?too (long|large)|"
+    r"(prompt|input|request|entity|payload|body) (tokens )?(is )?too (long|large)|payload size exceeds|"
     r"reduce the (length|prompt)|max_?(model|seq|input|position)\w*[ _]?len|n_ctx|exceeds? .{0,40}tokens|"
+    r"(input|prompt|sequence) length|exceed\w* .{0,20}(token limit|max\w* length)|max length exceeded|"
+    r"inputs\W{1,3}(tokens \+|must have less)|"
     # what the prompt leaves of the context is less than nothing
     r"max_(new_|completion_|output_)?tokens\b.{0,60}(at least|greater|positive|>).{0,40}"
     r"(got|is|was|:|=|\()\W{0,2}(-\d|0\b)"
@@ -168,14 +187,19 @@ KINDS = (
     Kind(PolicyRefused, "a page answers in the endpoint's place, as a proxy's that lets no request through",
          (400, 401, 403, 407, 451, 511), pages=True),
     Kind(PolicyRefused, "the balance is used up", (402,)),
-    Kind(PolicyRefused, "the quota is used up", _CLIENT, r"insufficient.{0,3}(quota|balance|credit|fund)"),
+    Kind(
+        PolicyRefused, "the quota is used up", _CLIENT,
+        r"insufficient.{0,3}(quota|balance|credit|fund)|balance (is )?insufficient|"
+        r"(requests|tokens|models)[ -]per[ -]day|PerDay|ByDay|calls / month|daily free|set inference limit",
+    ),
     Kind(
         PolicyRefused, "the quota is used up", _CLIENT,
         r"(no|out of|not enough|negative) (credit|balance)|credit balance|usage limits?\b|"
         r"(quota|limit|credits?|balance) .{0,30}(used up|exhausted|exceeded|reached)|exceeded .{0,30}(quota|limit)|"
         r"(reached|hit) .{0,40}(usage|spend\w*|monthly|weekly|daily|free) .{0,20}(limit|cap|quota)|"
-        r"payment[ _]required|billing|arrear|subscription|free (tier|trial) .{0,30}(over|ended|expired)|余额|欠费",
-        _LATER + "|rate.?limit|concurren",
+        r"payment[ _]required|billing|arrear|subscription|free (tier|trial) .{0,30}(over|ended|expired|exhausted)|"
+        r"overdue|out of .{0,20}quota|n[o']t have any credits|budget has been exceeded|余额|欠费",
+        _LATER + "|rate.?limit|concurren|subscription key",
     ),
     Kind(
         PolicyRefused, "the endpoint does not serve this place", (0, 400, 401, 403, 451),
@@ -196,19 +220,30 @@ KINDS = (
         ContentFiltered, "the provider's filter refused this prompt", (0, 400, 403, 422, 451),
         r"moderation|flagged|content[ _]?(policy|filter|management|inspection)|content_?violat|safety|"
         r"responsible ?ai|prohibited|inappropriate|harmful|sensitive|"
-        r"data_?inspection|guardrail|blocked by|policy violation|usage polic",
+        r"data_?inspection|guardrail|blocked by|policy violation|usage polic|exists risk|敏感",
+    ),
+    Kind(
+        ConfigError, f"the model takes no system message: {SYSTEM_ROLE}", (0, 400, 422, 500),
+        r"system (role|message|prompt|instruction)s?\b.{0,20}n[o']t (be )?(support|allow|accept|enabled)|"
+        r"developer instruction is not|not support 'system'|only user and assistant roles",
+    ),
+    Kind(
+        ConfigError, "the model does not write on what it has begun: give a prompt profile without `continued`",
+        (0, 400, 422, 500),
+        r"\bprefill\b|must end with a user message|last role user or|last message.{0,40} must (be|have).{0,20}\buser",
     ),
     Kind(
         PolicyUnavailable, "the model is not found", (0, 400, 403, 404, 410, 422),
-        r"(model|deployment|engine)\b.{0,80}(not (be )?(found|exist|available|supported|served|loaded)|n[o']t exist|"
-        r"no longer|unknown|decommission|no access|not have access)|"
-        r"(no such|unknown|invalid|unsupported|not a valid|not found the) model|model_?not_?found|"
+        r"(models?|deployment|engine)\b.{0,80}(not[ _](be )?(found|exist|available|supported|served|loaded)|"
+        r"n[o']t exist|no longer|unknown|decommission|no access|not have access|only supported in)|"
+        r"模型不存在|access to the model|"
+        r"(no such|unknown|invalid|unsupported|not a valid|not found the) model|model_?not_?(found|available)|"
         r"pull .{0,20}model|no endpoints found|no models? .{0,20}(loaded|running|available)|load a model",
         r"parameter|unsupported value",
     ),
     Kind(PolicyRefused, "the key in ${key} is refused", (401, 403)),
-    Kind(PolicyUnavailable, "not found; does base_url end as the endpoint's, which usually ends in /v1?",
-         (404, 405, 410, 501)),
+    Kind(PolicyUnavailable, _NO_PLACE, (0,), "unexpected endpoint"),  # LM Studio's, with the status of success
+    Kind(PolicyUnavailable, _NO_PLACE, (404, 405, 410, 501)),
     Kind(PolicyUnavailable, "redirects, which is not followed; give the final URL as base_url", tuple(range(300, 400))),
     Kind(PolicyError, "overloaded", (503, 529)),
     Kind(PolicyError, ""),

@@ -24,12 +24,16 @@ FILTERED = re.compile(r"content_?filter|safety|recitation|blocklist|prohibited|s
 """In a `finish_reason` where the provider's filter took the reply."""
 STOPPED = re.compile(r"stop|eos|end|unknown|complete|finish|done|none|null")
 """In a `finish_reason` of a completion that ended by itself or at a stop string."""
-_END = r"<[|｜][\w▁.-]{1,40}[|｜]>|</?s>|<eos>|<EOS>|<end_of_turn>|<end_of_utterance>|<turn\|>|\[EOS\]|\[/?INST\]"
+_END = (
+    r"[<\[][|｜][\w▁.-]{1,40}[|｜][>\]]|</?s>|<(?:seed:)?eos>|<EOS>|<end_of_turn>|<end_of_utterance>|<turn\|>|"
+    r"\[EOS\]|\[/?INST\]|\[END FINAL RESPONSE\]"
+)
 END_OF_TURN = re.compile(rf"(?:{_END})\s{{0,9}}\Z")
 """A special token of a chat template at the end of a text, which the engine should have left out."""
 NEXT_TURN = re.compile(
-    rf"(?:{_END})\s{{0,9}}(?:<\|im_start\|>|<\|start_header_id\|>|<start_of_turn>|<\|turn>|<\|start\|>|\[INST\])|"
-    r"<\|im_start\|>\s?user|<\|start_header_id\|>\s?user|<start_of_turn>\s?user|<[|｜][Uu]ser[|｜]>"
+    rf"(?:{_END})\s{{0,9}}(?:<\|im_start\|>|<\|start_header_id\|>|<\|header_start\|>|<\|start_of_role\|>|"
+    r"<start_of_turn>|<\|turn>|<\|start\|>|<seed:bos>|\[INST\])|"
+    r"<\|im_start\|>\s?user|<\|start_header_id\|>\s?user|<start_of_turn>\s?user|[<\[][|｜](?:hy_)?[Uu]ser[|｜][>\]]"
 )
 """Where a model that nothing stopped writes the user's next turn itself."""
 BROKEN = frozenset({"error", "abort", "aborted", "cancelled", "network_error", "insufficient_system_resource"})
@@ -163,9 +167,10 @@ def usage_of(told: object, times: float = 1.0) -> Usage:
     """What the reply says it used, its generated tokens `times` over; 0 of what it does not say. Raises ValueError."""
     used = told if isinstance(told, Mapping) else {}
     details = used.get("prompt_tokens_details")
-    cached = _count(details if isinstance(details, Mapping) else {}, "cached_tokens")
+    cached = _count(details if isinstance(details, Mapping) else used, "cached_tokens")  # Moonshot has it beside
     prompt = _count(used, "prompt_tokens") or _count(used, "input_tokens")
     written = _count(used, "completion_tokens") or _count(used, "output_tokens")
+    written = max(written, _count(used, "total_tokens") - prompt)  # xAI and Gemini count reasoning in the total alone
     return Usage(1, prompt, round(times * written), min(cached or _count(used, "prompt_cache_hit_tokens"), prompt))
 
 
