@@ -109,6 +109,7 @@ def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
     (b"search:\n  depth: [1\n", ":3: not YAML"),
     (b"episode: {dept: 3}\n", "unknown key 'episode.dept'; did you mean 'episode.depth'"),
     (b"5: x\n", "the key 5 is no text"),
+    (b"search: {on: yes}\n", "unknown key 'search.on'"),
     (b"search:\n  null: 3\n", "the key None is no text"),
     (b"search: [1, 2]\n", "search: input should be a valid dictionary"),
     (b"search: 7\n", "search: input should be a valid dictionary"),

@@ -36,6 +36,12 @@ def _plain_loader() -> type[yaml.SafeLoader]:
                 raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from None
             return value
 
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                if key.tag == "tag:yaml.org,2002:bool":  # on, off, yes, no: as a key the word is meant
+                    key.tag = "tag:yaml.org,2002:str"
+            return super().construct_mapping(node, deep)
+
     return PlainLoader
 
 
