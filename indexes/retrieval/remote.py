@@ -38,9 +38,10 @@ class RemoteRetriever:
         """Asks the service what it is. Raises ConfigError where none answers, refuses the token, or does not fit."""
         try:
             self._url, self._config = checked_url(url, "the retriever's address").rstrip("/"), config
+            self._url = self._url.removesuffix(self._route)  # as configurations of others name it
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        token = os.environ.get(config.token_env, "")
+        token = os.environ.get(config.token_env, "").strip()
         self._token, self._headers = token, {"Authorization": self._authorization(token)} if token else {}
         self.fingerprint = self._checked(self._health())
         self._client: tuple[asyncio.AbstractEventLoop, BoundedClient] | None = None
