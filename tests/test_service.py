@@ -415,7 +415,7 @@ def test_a_server_that_fails_for_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(("reply", "kind", "words"), [
     ((422, {"detail": "too many"}), RetrieverError, "422 too many"),
-    ((200, {"results": []}), RetrieverError, "not Search-R1's"),
+    ((200, {"results": []}), RetrieverError, """not Search-R1's: 'result'; it begins '{"results": ..}'"""),
     ((200, {"result": [[{"document": {"id": "7"}, "score": 1.0}]]}), RetrieverError, "not Search-R1's"),
     ((200, {"result": [[{"document": 7, "score": 1.0}]]}), RetrieverError, "not Search-R1's.*needs an"),
     ((200, {"result": [[{"document": {"id": "7", "contents": "A\n\ud83d"}, "score": 1.0}]]}), RetrieverError,

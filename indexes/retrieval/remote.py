@@ -14,7 +14,7 @@ import aiohttp
 from indexes.ranking.rankings import asked_of, named
 from steprag.config.sections import RetrieverConfig
 from steprag.console.progress import say
-from steprag.errors import ConfigError, DataError, RetrieverError
+from steprag.errors import ConfigError, DataError, RetrieverError, quoted
 from steprag.net.bounded_http import BoundedClient, HttpReply, pause
 from steprag.net.hosts import checked_url
 from steprag.records.json_text import NotJson, decoded
@@ -150,7 +150,8 @@ class RemoteRetriever:
         try:
             rows = list(self._rows(decoded(reply.content, finite=False))[:top_k])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise RetrieverError(f"{self._url}: a reply that is not {self._speaks}: {error}") from None
+            told = f"{error}; it begins {quoted(reply.content[:200].decode(errors='replace'))}"
+            raise RetrieverError(f"{self._url}: a reply that is not {self._speaks}: {told}") from None
         kept: list[Passage] = []
         problem = ""
         for item in rows:
