@@ -277,6 +277,8 @@ def test_what_the_agent_cannot_do_is_refused_by_name(
         ("GET", "/v1/models/gpt-4o", 404, "model 'gpt-4o' is not one of agent, "),
         ("GET", "/v1/models/", 200, '"agent-direct"'),
         ("HEAD", "/v1/models", 200, ""),
+        ("HEAD", "/v1/models/agent", 200, ""),
+        ("HEAD", "/healthz", 200, ""),
         ("POST", "/v1/completions", 404, "POST '/v1/completions' is not served; ask POST /v1/chat/completions"),
         ("POST", "/v1/responses", 404, "ask POST /v1/chat/completions"),
         ("GET", "/v1/chat/completions", 405, "ask POST /v1/chat/completions"),
@@ -306,12 +308,12 @@ def test_paths_say_what_is_served(method: str, path: str, status: int, says: str
     assert says in reply.text.replace('\\"', '"')
 
 
-@pytest.mark.parametrize("body", [b"{", b"\xff", b"[1]", b"null", b"[" * 50_000])
+@pytest.mark.parametrize("body", [b"{", b"\xff", b"\x1f\x8b\x08", b"[1]", b"null", b"[" * 50_000])
 def test_a_body_that_is_no_object_is_said_to_be_none(body: bytes, standing: Served) -> None:
     for kind in ("application/json", "text/plain"):
         reply = standing.client.post("/v1/chat/completions", content=body, headers={"Content-Type": kind})
         assert reply.status_code == 400
-        assert "body" in reply.json()["error"]["message"]
+        assert "the body is no JSON object in plain UTF-8" in reply.json()["error"]["message"]
 
 
 def test_a_fault_that_nobody_foresaw_is_json_too() -> None:
@@ -351,6 +353,8 @@ def test_who_may_ask(headers: dict[str, str], status: int) -> None:
         message = reply.json()["error"]["message"]
         assert f"not answer to the name '{headers['Host']}'" in message
         assert "--serve.host 0.0.0.0" in message
+    if "Origin" in headers:
+        assert f"not to a page of '{headers['Origin']}'; ask from a program" in reply.text
     assert "default-src 'none'" in reply.headers["content-security-policy"]
 
 

@@ -109,6 +109,12 @@ def test_wrong_keys_and_values_are_named(options: dict[str, object], message: st
     assert message in str(caught.value)
 
 
+def test_a_section_whose_keys_are_all_comments_says_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text("search:\n  # rollouts: 3\nseed: 4\n")
+    assert load_config(GenerateConfig, str(file)) == load_config(GenerateConfig, None, {"seed": 4})
+
+
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not found"):
         load_config(GenerateConfig, str(tmp_path / "none.yaml"))
@@ -120,6 +126,9 @@ def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
     (b"search:\n  depth: [1\n", ":3: not YAML"),
     (b"episode: {dept: 3}\n", "unknown key 'episode.dept'; did you mean 'episode.depth'"),
     (b"5: x\n", "the key 5 is no text"),
+    (b"search: {on: yes}\n", "unknown key 'search.on'"),
+    (b"seed: 1\nseed: 2\n", ":2: not YAML: a second 'seed'; make one of both"),
+    (b"policy.model: x\n", "unknown key 'policy.model'; in a file a section holds it: policy: {model: \u2026}"),
     (b"search:\n  null: 3\n", "the key None is no text"),
     (b"search: [1, 2]\n", "search: input should be an object"),
     (b"search: 7\n", "search: input should be an object"),

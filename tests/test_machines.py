@@ -62,6 +62,9 @@ def test_a_proxy_that_cannot_be_used_is_named_and_none_is_used_on_this_machine(
     BoundedClient("http://127.0.0.1:1/v1", seconds=1)
     if usable:
         BoundedClient("https://endpoint.example/v1", seconds=1)
+        if name.lower() == "https_proxy":  # which Clash and others set beside one of SOCKS
+            monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:7890")
+            BoundedClient("https://endpoint.example/v1", seconds=1)
         return
     with pytest.raises(ConfigError, match=rf"\${name}: .* is no proxy that can be used here; give") as refused:
         BoundedClient("https://endpoint.example/v1", seconds=1)

@@ -204,6 +204,7 @@ SMALL = LimitsConfig(body_bytes=400, queries=4, query_chars=50, top_k=5, waiting
     ("/retrieve", {"topk": 3}, 422, "queries: field required"),
     ("/search", {"query": "x", "top_n": 0}, 422, "top_n: input should be greater"),
     ("/batch_search", {"query": ["x"], "top_n": 6}, 422, "at most 5"),
+    ("/queries", {"queries": ["x"], "k": 5}, 404, "POST '/queries' is not served; ask POST /retrieve"),
 ])  # fmt: skip
 def test_limits(tmp_path: Path, path: str, body: object, status: int, words: str) -> None:
     searcher = Words()
@@ -366,9 +367,9 @@ def quick(**values: Any) -> RetrieverConfig:
 
 
 def test_a_search_r1_server_is_asked_as_its_clients_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "s3cret")
+    monkeypatch.setenv("STEPRAG_RETRIEVER_TOKEN", "s3cret\r")  # of a file with Windows' line ends
     with foreign(lambda _: (200, found("Lima"))) as endpoint:
-        source = open_retriever(endpoint.url + "/", quick())
+        source = open_retriever(endpoint.url + "/retrieve/", quick())
         assert source.fingerprint == open_retriever(endpoint.url, quick()).fingerprint
         (passage,) = asyncio.run(source.search("  what is\nLima ", 4))
     assert passage == Passage("7", "Lima", "text", 0.5)
@@ -414,7 +415,7 @@ def test_a_server_that_fails_for_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(("reply", "kind", "words"), [
     ((422, {"detail": "too many"}), RetrieverError, "422 too many"),
-    ((200, {"results": []}), RetrieverError, "not Search-R1's"),
+    ((200, {"results": []}), RetrieverError, """not Search-R1's: 'result'; it begins '{"results": ..}'"""),
     ((200, {"result": [[{"document": {"id": "7"}, "score": 1.0}]]}), RetrieverError, "not Search-R1's"),
     ((200, {"result": [[{"document": 7, "score": 1.0}]]}), RetrieverError, "not Search-R1's.*needs an"),
     ((200, {"result": [[{"document": {"id": "7", "contents": "A\n\ud83d"}, "score": 1.0}]]}), RetrieverError,

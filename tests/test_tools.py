@@ -169,6 +169,7 @@ def test_functions_are_tools_by_their_signature(tmp_path: Path) -> None:
     ({"mcp": {"command": ["/no/such/program"]}}, "No such file"),
     ({"mcp": {"url": "http://127.0.0.1:9/mcp"}}, "MCP server http://127.0.0.1:9/mcp"),
     ({"mcp": {"command": DESK}, "only": ["nothing"]}, "has no tool nothing; it has add, poem"),
+    ({"mcp": {"command": DESK[0], "args": DESK[1:]}, "only": ["nothing"]}, "has no tool nothing; it has add, poem"),
     ({"mcp": {"command": DESK}, "only": ["deep"]}, "tool x.deep: argument 'where' is of type 'object'"),
     ({"seconds": 0, "index": "a"}, "tools.x.seconds"),
     ({"where": "a"}, "tools.x.where: extra"),

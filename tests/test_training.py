@@ -93,6 +93,7 @@ def test_recipes_load() -> None:
     (["--adapter", "WARM", "--lora.alpha", "64"], "and lora.alpha is 64; set --lora.alpha"),
     (["--adapter", "WARM", "--lora.dropout", "0.5"], "and lora.dropout is 0.5; set --lora.dropout"),
     (["--report_to", '["tensorbord"]'], "unknown tracker 'tensorbord'"),
+    (["--report_to", "mlflow, tensorbord"], "unknown tracker 'tensorbord'"),
     (["--report_to", '["clearml"]'], "pip install 'clearml'"),
     (["--dpo.loss", "[sigmoidd]"], "unknown loss 'sigmoidd'; did you mean 'sigmoid'?"),
 ])  # fmt: skip
@@ -108,7 +109,7 @@ GRPO: dict[str, Any] = {"stage": "grpo"}
     ({**LLAMA, "liger": True}, r"^liger: only trainer trl passes it on"),
     ({**LLAMA, "processes": 2}, r"^processes: llamafactory takes every GPU by itself"),
     ({**LLAMA, "nodes": 2}, r"^nodes: llamafactory has variables of its own"),
-    ({"nodes": 2}, r"^rendezvous: several nodes need a place to meet"),
+    ({"nodes": 2, "report_to": "none"}, r"^rendezvous: several nodes need a place to meet"),
     ({"rendezvous": "a:1"}, r"^rendezvous: one machine meets nobody"),
     ({"deepspeed": "zero2", "stage": "critic"}, r"^deepspeed: a critic is trained on whole weights"),
     ({"deepspeed": "zero3", "merge": True}, r"^merge: under zero3 no process has the whole weights"),

@@ -59,6 +59,7 @@ def test_a_search_gives_passages_of_pages_with_their_address(here: Web, both: se
     assert here.headers[-1]["User-Agent"].startswith("StepRAG/")
     here.hits = []
     assert here.search("Lima") == [()], "nothing found is no failure"
+    assert here.search("Quito", base_url=f"{here.address}/search/") == [()], "as other programs want the address"
 
 
 def test_a_page_gives_at_most_two_passages_and_only_the_first_results_are_fetched(here: Web) -> None:
@@ -200,6 +201,7 @@ def test_a_tools_file_names_the_web_beside_an_index(
     ({"provider": "bing"}, "web.provider: input should be 'searxng'"),
     ({"allow": ["localhost"]}, "'localhost' should be host:port"),
     ({"base_url": "ftp://x"}, "should be an http or https address"),
+    ({"base_url": "http://x/search?q=<query>"}, "that ends before ?; web.params holds parameters"),
     ({"local": "other.yaml"}, "web.local names an index folder or a service's URL"),
     ({"encoder": "nowhere"}, "encoder 'nowhere' not found"),
 ])  # fmt: skip
@@ -273,18 +275,19 @@ JSON = {"Content-Type": "application/json"}
 def test_each_provider_is_spoken_to_in_its_own_way(
     provider: str, variable: str, query: str, count: str, here: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = here.file(provider=provider, params={"country": "AL"})
+    file = here.file(provider=provider, params={"country": "AL", "sites": ["a.org", "b.org"]})
     monkeypatch.delenv(variable, raising=False)
     with pytest.raises(ConfigError, match=f"{provider} wants a key: put it in {variable}"):
         open_retriever(file)
     monkeypatch.setenv(variable, "wrong")
     with pytest.raises(ConfigError, match=f"{provider} refuses the key, or its plan is used up"):
         search(file, QUERY)
-    monkeypatch.setenv(variable, "right")
+    monkeypatch.setenv(variable, "right\r")
     (found,) = search(file, "Albania " * 200)
     assert "Bank of Albania" in texts(found)
     sent = here.sent[-1]
     assert (len(sent[query].split()), str(sent[count]), sent["country"]) == (50, "20", "AL")
+    assert sent["sites"] == ("a.org,b.org" if provider == "brave" else ["a.org", "b.org"])
     monkeypatch.setenv("OTHER", "right")
     monkeypatch.setenv(variable, "wrong")
     assert here.search(QUERY, provider=provider, key_env="OTHER")
@@ -292,6 +295,8 @@ def test_each_provider_is_spoken_to_in_its_own_way(
 
 @pytest.mark.parametrize(("replies", "error", "said"), [
     ([(403, HTML, b"Forbidden")], ConfigError, "JSON is off by default there. Add json to search.formats"),
+    ([(400, JSON, b'{"message":"Not enough credits","statusCode":400}')], ConfigError, "its plan is used up .400"),
+    ([(422, JSON, b'{"error":{"code":"SUBSCRIPTION_TOKEN_INVALID"}}')], ConfigError, "refuses the key.* .422"),
     ([(500, HTML, b"oops")] * 2, RetrieverError, "searxng answers 500: oops"),
     ([(200, HTML, b"<html>")], RetrieverError, "what is no list of results"),
     ([(200, JSON, b'{"results": 5}')], RetrieverError, "what is no list of results"),

@@ -59,7 +59,7 @@ def check_keys(config: TrainConfig) -> None:
     unshared, uneven = not (config.share_prefix and trl), bool(grpo.questions % config.workers)
     several, meets, weights = config.nodes > 1, config.rendezvous is not None, dpo.loss_weights
     foreign = config.stage == "dpo" and dpo.loss not in (("sigmoid",), ("hinge",), ("ipo",))
-    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    launched = int(os.environ.get("WORLD_SIZE") or "1") > 1
     complaints = {
         "stage critic: only trainer trl trains a critic": critic and not trl,
         "quantization: a critic's head cannot be trained in 4 bits; leave it out": critic and nf4,

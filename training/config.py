@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from steprag.config.load import StageConfig
 from steprag.config.sections import EpisodeConfig, JudgeConfig, Positive, PromptConfig, RetrieverConfig, Section
 from steprag.policy.budget import BudgetConfig
 
 Share = Annotated[float, Field(ge=0)]
+
+
+def _trackers(said: Any) -> Any:
+    """Names with commas between as a list; "none" is none, as transformers has it."""
+    names = [name.strip() for name in (said or "none").split(",")] if isinstance(said, str | None) else said
+    return [] if names == ["none"] else names
+
 
 Optimiser = Literal[
     "adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "lion_32bit",
@@ -164,7 +171,7 @@ class TrainConfig(StageConfig):
     threads: Positive | None = Field(default=None, description="CPU threads; none takes every core")
     bf16: bool = Field(default=False, description="compute in bfloat16 (for GPUs; many CPUs get slower)")
     liger: bool = Field(default=False, description="Liger's kernels for norms, rotations, activations (trl, on a GPU)")
-    report_to: tuple[str, ...] = Field(
+    report_to: Annotated[tuple[str, ...], BeforeValidator(_trackers)] = Field(
         default=(), description="trackers of the Hugging Face Trainer: tensorboard, wandb, swanlab, trackio, ..."
     )
     llamafactory: LlamaFactorySection = Field(default_factory=LlamaFactorySection)

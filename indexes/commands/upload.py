@@ -67,7 +67,7 @@ def upload(folder: Path, url: str, kind: str = "flat") -> int:
     if not manifest.encoder.dense:
         raise ConfigError(f"{folder} has no vectors (--encoder none); Milvus is asked for dense search")
     check_files(folder, manifest.files, MEND)
-    client = connected(address, os.environ.get(RetrieverConfig().token_env, ""), SECONDS)
+    client = connected(address, os.environ.get(RetrieverConfig().token_env, "").strip(), SECONDS)
     facts = _facts(manifest, kind)
     there = read_facts(client, address)
     if there is not None and there != facts:

@@ -208,7 +208,7 @@ def open_milvus(
     if config.mode not in ("auto", "dense") or config.links or config.reranker:
         raise ConfigError(f"{url}: a Milvus collection is searched by its vectors alone; leave retriever.mode at auto, "
                           "and retriever.links and .reranker out")  # fmt: skip
-    client = connected(address, os.environ.get(config.token_env, ""), config.timeout)
+    client = connected(address, os.environ.get(config.token_env, "").strip(), config.timeout)
     facts = read_facts(client, address)
     if facts is None:
         raise ConfigError(f"{address.uri} has no collection {address.collection}; steprag index upload makes it")

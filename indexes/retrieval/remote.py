@@ -14,7 +14,7 @@ import aiohttp
 from indexes.ranking.rankings import asked_of, named
 from steprag.config.sections import RetrieverConfig
 from steprag.console.progress import say
-from steprag.errors import ConfigError, DataError, RetrieverError
+from steprag.errors import ConfigError, DataError, RetrieverError, quoted
 from steprag.net.bounded_http import BoundedClient, HttpReply, pause
 from steprag.net.hosts import checked_url
 from steprag.records.json_text import NotJson, decoded
@@ -38,9 +38,10 @@ class RemoteRetriever:
         """Asks the service what it is. Raises ConfigError where none answers, refuses the token, or does not fit."""
         try:
             self._url, self._config = checked_url(url, "the retriever's address").rstrip("/"), config
+            self._url = self._url.removesuffix(self._route)  # as configurations of others name it
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        token = os.environ.get(config.token_env, "")
+        token = os.environ.get(config.token_env, "").strip()
         self._token, self._headers = token, {"Authorization": self._authorization(token)} if token else {}
         self.fingerprint = self._checked(self._health())
         self._client: tuple[asyncio.AbstractEventLoop, BoundedClient] | None = None
@@ -149,7 +150,8 @@ class RemoteRetriever:
         try:
             rows = list(self._rows(decoded(reply.content, finite=False))[:top_k])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise RetrieverError(f"{self._url}: a reply that is not {self._speaks}: {error}") from None
+            told = f"{error}; it begins {quoted(reply.content[:200].decode(errors='replace'))}"
+            raise RetrieverError(f"{self._url}: a reply that is not {self._speaks}: {told}") from None
         kept: list[Passage] = []
         problem = ""
         for item in rows:

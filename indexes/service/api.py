@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from indexes.config import LimitsConfig
 from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.retrieval.remote import FINGERPRINT
-from steprag.errors import StepragError
+from steprag.errors import StepragError, quoted
 from steprag.net.hosts import ANY_NAME
 from steprag.records.spellings import as_document
 from steprag.types import Passage
@@ -283,6 +283,7 @@ class _Noting:
                     message["headers"] = [*message.get("headers", ()), self._name]
             await send(message)
 
-        answering = self._app if path in ROUTES else ApiError(404, "http", "there is no such route").reply()
+        told = f"{scope['method']} {quoted(path)} is not served; ask POST /retrieve, /search or /batch_search"
+        answering = self._app if path in ROUTES else ApiError(404, "http", told).reply()
         with self._telemetry.timed(path):
             await answering(scope, receive, sending)

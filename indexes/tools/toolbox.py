@@ -131,11 +131,13 @@ class McpEntry(BaseModel):
     """How an MCP server is reached: a command that is started and spoken to over its standard streams, or a URL.
 
     `env` names variables of our environment that the command gets, `headers` the variable that holds each header.
+    `args` follow the command, which may be the program alone, as clients of MCP have it.
     """
 
     model_config = ConfigDict(extra="forbid")
 
-    command: Annotated[list[str], Field(min_length=1)] | None = None
+    command: Annotated[list[str], Field(min_length=1)] | Annotated[str, Field(min_length=1)] | None = None
+    args: list[str] = []
     url: str | None = None
     env: list[str] = []
     headers: dict[str, str] = {}
@@ -222,7 +224,8 @@ def _tools(name: str, entry: ToolEntry, path: Path, opened: Opened) -> Sequence[
 
     env = {variable: _value(variable, f"{where}.env") for variable in entry.mcp.env}
     headers = {header: _value(variable, f"{where}.headers") for header, variable in entry.mcp.headers.items()}
-    command = tuple(entry.mcp.command) if entry.mcp.command else None
+    words = [entry.mcp.command] if isinstance(entry.mcp.command, str) else entry.mcp.command
+    command = (*words, *entry.mcp.args) if words else None
     return mcp_tools(name, ServerAddress(command, entry.mcp.url, entry.seconds, env, headers), entry.only)
 
 

@@ -29,7 +29,7 @@ class WebConfig(Section):
     key_env: str | None = Field(
         default=None, description="environment variable that holds the key; none: BRAVE_API_KEY and the like"
     )
-    params: dict[str, str | int | bool] = Field(
+    params: dict[str, str | int | bool | list[str]] = Field(
         default={}, description="further parameters of the provider's own, such as a language"
     )
     backends: list[str] = Field(default=["duckduckgo", "brave", "mojeek"], description="engines that ddgs asks")

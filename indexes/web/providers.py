@@ -30,6 +30,8 @@ LONGEST_WAIT = 5.0
 """Seconds before a request is sent again, at most; the provider's Retry-After is heeded below it."""
 REFUSED = frozenset({401, 402, 403, 432, 433})
 """Wrong key, or nothing left of the plan (432 and 433 are Tavily's)."""
+SPENT = re.compile(rb"not enough credits|SUBSCRIPTION_TOKEN_INVALID", re.IGNORECASE)
+"""The same in the words of a reply: Serper's, with 400, and Brave's, with 422."""
 _TAGS = re.compile(r"</?(?:strong|b|em|i|br)\s*/?>", re.IGNORECASE)
 
 
@@ -100,11 +102,12 @@ class HttpProvider:
         """Raises ConfigError where the key's variable is empty."""
         self._config, self._dialect = config, DIALECTS[config.provider]
         try:
-            base = URL((config.base_url or self._dialect.base_url).rstrip("/"))
+            base = URL((config.base_url or self._dialect.base_url).rstrip("/").removesuffix(self._dialect.path))
         except ValueError as error:
             raise ConfigError(f"web.base_url: {error}") from None
-        if base.scheme not in ("http", "https") or not base.raw_host:
-            raise ConfigError(f"web.base_url {quoted(config.base_url)} should be an http or https address")
+        if base.scheme not in ("http", "https") or not base.raw_host or base.query_string:
+            raise ConfigError(f"web.base_url {quoted(config.base_url)} should be an http or https address that ends "
+                              "before ?; web.params holds parameters")  # fmt: skip
         self._url = URL(f"{base}{self._dialect.path}")
         # what the user names may be on this machine; results and redirects do not get there by it
         own = places([f"{base.raw_host}:{base.port}"]) if config.base_url else frozenset[tuple[str, int]]()
@@ -113,7 +116,7 @@ class HttpProvider:
 
     def _key(self) -> dict[str, str]:
         name = self._config.key_env or self._dialect.key_env
-        key = os.environ.get(name, "") if name else ""
+        key = os.environ.get(name, "").strip() if name else ""
         if self._dialect.key_header and not key:
             raise ConfigError(f"{self._config.provider} wants a key: put it in {name}, or name another variable in "
                               "web.key_env")  # fmt: skip
@@ -134,8 +137,7 @@ class HttpProvider:
             asked[dialect.count] = min(config.results, dialect.most)
         if dialect.body:
             return await self._fetcher.request("POST", self._url, headers=self._headers, json=asked)
-        spelt = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in asked.items()}
-        return await self._fetcher.request("GET", self._url, headers=self._headers, params=spelt)
+        return await self._fetcher.request("GET", self._url, headers=self._headers, params=_spelt(asked))
 
     def _read(self, reply: Reply) -> tuple[WebResult, ...]:
         name = self._config.provider
@@ -144,7 +146,7 @@ class HttpProvider:
                 f"SearXNG at {self._url.origin()} answers 403: JSON is off by default there. Add json to "
                 "search.formats in its settings.yml; if it is there already, its limiter refuses programs"
             )
-        if reply.status in REFUSED:
+        if reply.status in REFUSED or (400 <= reply.status < 500 and SPENT.search(reply.body)):
             raise ConfigError(f"{name} refuses the key, or its plan is used up ({reply.status}): {_said(reply)}")
         if reply.status != 200:
             raise RetrieverError(f"{name} answers {reply.status}: {_said(reply)}")
@@ -198,6 +200,12 @@ def _plain(text: str) -> str:
     return " ".join(html.unescape(_TAGS.sub("", text)).split())
 
 
+def _spelt(params: Mapping[str, Any]) -> dict[str, str]:
+    """Parameters as an address holds them: true and false in small letters, lists with commas."""
+    texts = {key: ",".join(value) if isinstance(value, list) else str(value) for key, value in params.items()}
+    return {key: text.lower() if isinstance(params[key], bool) else text for key, text in texts.items()}
+
+
 def _wait(reply: Reply) -> float:
     given = reply.headers.get("Retry-After", "")
     return min(LONGEST_WAIT, float(given)) if given.isascii() and given.isdigit() else 1.0
@@ -238,7 +246,7 @@ class DdgsProvider:
                     query,
                     backend=",".join(self._config.backends),
                     max_results=self._config.results,
-                    **{key: str(value) for key, value in self._config.params.items()},
+                    **_spelt(self._config.params),
                 )
         except DDGSException as error:
             if "No results found" in str(error):

@@ -95,7 +95,7 @@ def load_config(
     for name, said in recipe.items():
         section = getattr(config, name)
         url = said.get("base_url") if isinstance(said, dict) else None
-        if isinstance(section, Section) and url == vars(section).get("base_url"):
+        if said is not None and isinstance(section, Section) and url == vars(section).get("base_url"):
             _tell_of_key(file, url, section.key_variable, named=section.key_variable in said.values())
     return config
 
@@ -150,6 +150,8 @@ def _over(cls: type[BaseModel], below: Values, above: Values) -> Values:
     both = dict(below)
     for key, value in above.items():
         old, section = both.get(key), _section(cls, key)
+        if section is not None and value is None:  # all its keys are comments
+            continue
         both[key] = value
         if section is not None and isinstance(old, dict) and isinstance(value, dict):
             both[key] = _over(section, old, value)
@@ -336,4 +338,6 @@ def _explain(cls: type[StageConfig], error: ValidationError) -> str:
 
 
 def _unknown(key: str, known: Sequence[str]) -> str:
-    return f"unknown key {quoted(key)}{nearest(key, known)}"
+    section, _, leaf = key.rpartition(".")
+    told = f"; in a file a section holds it: {section}: {{{leaf}: …}}" if key in known else nearest(key, known)
+    return f"unknown key {quoted(key)}{told}"

@@ -44,7 +44,7 @@ def proxy_of(url: str) -> str | None:
     if is_local(url):
         return None
     proxies, parts = getproxies(), urlsplit(url)
-    for name in (*PROXIES, "all"):
+    for name in PROXIES if proxies.get(parts.scheme) else (*PROXIES, "all"):  # else "all" is not asked
         _check_proxy(f"{name.upper()}_PROXY", proxies.get(name, ""))
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     if not proxy or proxy_bypass(parts.netloc):

@@ -107,10 +107,12 @@ def stranger(headers: Mapping[str, str], *, loopback: bool, names: Collection[st
             "--serve.host 0.0.0.0 (view: --host 0.0.0.0) and a token of your own in STEPRAG_TOKEN"
         )
     origin = headers.get("origin")
-    if origin is not None and _place(origin) != host.lower():
-        return "wrong_origin", "this service answers to its own page only"
-    if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate":
-        return "wrong_origin", "this service answers to its own page only"
+    crosses = headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") != "navigate"
+    if crosses or (origin is not None and _place(origin) != host.lower()):
+        return "wrong_origin", (
+            f"this service answers to its own page only, not to a page of {quoted(origin or 'another site')}; ask from "
+            "a program, such as the server of a client that runs in a browser"
+        )
     return None
 
 

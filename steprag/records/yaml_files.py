@@ -36,6 +36,18 @@ def _plain_loader() -> type[yaml.SafeLoader]:
                 raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from None
             return value
 
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            seen = set[object]()
+            for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+                if key.tag == "tag:yaml.org,2002:bool":  # on, off, yes, no: as a key the word is meant
+                    key.tag = "tag:yaml.org,2002:str"
+                name = key.value if isinstance(key, yaml.ScalarNode) else id(key)
+                if name in seen:  # PyYAML lets the last one count, without a word
+                    problem = f"a second {quoted(name)}; make one of both"
+                    raise yaml.MarkedYAMLError(None, None, problem, key.start_mark)
+                seen.add(name)
+            return super().construct_mapping(node, deep)
+
     return PlainLoader
 
 

@@ -32,7 +32,7 @@ VENDOR = Path(__file__).parent / "vendor"
 """Front-end files of others; SOURCES.md there says which."""
 SHARED = Path(__file__).parent / "page"
 """Our own front-end files that every page has among its own."""
-NO_OBJECT = "the body is no JSON object; send one, with Content-Type: application/json"
+NO_OBJECT = "the body is no JSON object in plain UTF-8; send one, with Content-Type: application/json"
 KINDS = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -147,6 +147,8 @@ def tell_errors(app: FastAPI, malformed_status: dict[str, int] | None = None) ->
 
     @app.exception_handler(StarletteHTTPException)
     async def plain(request: Request, error: StarletteHTTPException) -> Response:
+        if error.status_code == 400:  # FastAPI's own: bytes that are no text
+            return ApiError(400, "malformed", NO_OBJECT).reply()
         return ApiError(error.status_code, "http", str(error.detail)).reply()
 
     @app.exception_handler(RequestValidationError)

@@ -93,6 +93,8 @@ class Guard:
         if refusal := _refusal(self._access, scope["path"], headers):
             await _reply(*refusal)(scope, receive, sending)
             return
+        if scope["method"] == "HEAD":  # as health checks ask; the server leaves the body out
+            scope = {**scope, "method": "GET"}
         await self._app(scope, bounded(receive, self._access.longest(scope["path"])), sending)
 
 

@@ -192,7 +192,7 @@ def _lines(step: int, group: Group) -> Iterator[dict[str, Any]]:
 @contextmanager
 def staged(world: World, config: TrainConfig, run: Run) -> Iterator[GrpoStage]:
     """The stage of a run; closes the retriever, and the judge's engine where it started one, with the block."""
-    process = int(os.environ.get("RANK", "0"))
+    process = int(os.environ.get("RANK") or "0")
     file = run.path / (f"{process}-{JOURNAL}" if process else JOURNAL)  # each process that plays has one of its own
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()

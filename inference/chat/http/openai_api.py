@@ -82,8 +82,8 @@ def _row(name: str) -> dict[str, Any]:
 
 
 def _add_models(router: APIRouter, service: ChatService) -> None:
-    @router.api_route("/v1/models", methods=["GET", "HEAD"])
-    @router.api_route("/v1/models/", methods=["GET", "HEAD"])
+    @router.get("/v1/models")
+    @router.get("/v1/models/")
     async def models() -> Response:
         return as_json({"object": "list", "data": [*map(_row, _names(service))]})
 

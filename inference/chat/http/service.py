@@ -68,7 +68,8 @@ class ChatService:
             known = ", ".join(self.modes)
             raise ApiError(422, "no_such_mode", f"mode {quoted(request.mode)} is not one of {known}", param="mode")
         if len(request.asked) > (most := self.limits.question_chars):
-            raise ApiError(422, "too_long", f"a question of {len(request.asked)} characters; at most {most}")
+            told = f"a question of {len(request.asked)} characters; at most {most} (serve.question_chars)"
+            raise ApiError(422, "too_long", told)
         try:
             return await self.desk.accept(replace(request, mode=mode))
         except Full:
