@@ -23,6 +23,7 @@ from steprag.cli import main
 from steprag.errors import ConfigError, DataError
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import dump_line, from_dict, read_lines, read_records, write_records
+from steprag.records.tables import rows_of
 from steprag.records.training_rows import Pair
 from steprag.runs.run import read_manifest
 from steprag.scores.metrics import normalise
@@ -300,6 +301,8 @@ def test_golden_answers_in_every_spelling(row: dict[str, Any], golden: tuple[str
     '"qid","metadata","problem","answer"\n7,"{\'type\': ""bridge""}",Q?,a\n',
     "qid;question;answer;type\n7;Q?;a;bridge\n", '{"_id": 7,\n"query": "Q?", "answer": "a",\n"type": "bridge"}',
     "\tqid\tPrompt\tAnswer\ttype\n0\t7\tQ?\ta\tbridge\n",
+    '{"qid": {"0": 7}, "question": {"0": "Q?"}, "answer": {"0": "a"}, "type": {"0": "bridge"}}',  # pandas
+    '{"qid": [7], "question": ["Q?"], "answer": ["a"], "type": ["bridge"]}',
     '{"Data": [{"QuestionId": 7, "Question": "Q?", "Answer": {"Value": "a"}, "type": "bridge"}], "Domain": "Web"}',
     '{"7": {"QUESTION": "Q?", "final_decision": "a", "type": "bridge"}}',
     '{"version": 1, "data": [{"title": "T", "paragraphs": [{"context": "c", "qas": [{"id": 7, "question": "Q?",'
@@ -315,6 +318,7 @@ def test_a_foreign_file_gives_ids_texts_and_metadata(content: str, tmp_path: Pat
     ("Q?\t['a', \"b's\"]\n", Question("1", "Q?", ("a", "b's"))),  # DPR's qas files
     ('Q?\t"[\'a\', ""b\'s""]"\n', Question("1", "Q?", ("a", "b's"))),
     ('id\tprompt\tresponse\n7\t"Which\nof ""two""?"\ta\n8\t"\ta\n', Question("7", 'Which\nof "two"?', ("a",))),
+    ("sep=;\nid;question;answer\n7;Q?;a;\n;;\n", Question("7", "Q?", ("a",))),  # Excel
     ('problem,answer\n"Which,\nof ""two""?",a\n', Question("2", 'Which,\nof "two"?', ("a",))),
     ('{"query": "Q?", "answers": ["a"], "positive_passages": [{"docid": 1, "text": "x"}]}',
      Question("1", "Q?", ("a",), {"positive_passages": [{"docid": 1, "text": "x"}]})),
@@ -434,6 +438,22 @@ def test_columns_are_found_beside_what_json_lacks_and_blanks_around_names(
     assert (asked.question, asked.golden_answers) == ("Who?", ("Ada",))
 
 
+def test_a_workbook_that_names_a_wrong_size_is_read_whole(tmp_path: Path) -> None:
+    with zipfile.ZipFile(table_of(tmp_path / "q.xlsx")) as whole, zipfile.ZipFile(tmp_path / "a1.xlsm", "w") as packed:
+        for part in whole.namelist():
+            packed.writestr(part, whole.read(part).replace(b'ref="A1:E5"', b'ref="A1"'))
+    assert [row for _, row in rows_of(tmp_path / "a1.xlsm")] == ROWS
+
+
+def test_an_array_with_nan_is_read_and_written_back(tmp_path: Path) -> None:
+    row = '[{"id": "1", "question": "Q?", "golden_answers": ["x"], "metadata": {"n": NaN, "supporting_ids": "[1]"}}]'
+    (tmp_path / "q.json").write_text(row)
+    (asked,) = read_questions(tmp_path / "q.json")
+    assert asked.metadata == {"n": None, "supporting_ids": [1]}
+    write_records(tmp_path / "again.jsonl", [asked])
+    assert read_questions(tmp_path / "again.jsonl") == [asked]
+
+
 def test_a_workbook_that_is_none_is_refused_and_one_that_expands_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -454,6 +474,9 @@ def test_a_workbook_that_is_none_is_refused_and_one_that_expands_too(
 @pytest.mark.parametrize(("content", "said"), [
     ('{"train": [{"question": "Q?"}],\n"dev": [{"question": "Q?"}]}', "several lists of rows: 'train', 'dev' .write"),
     ('question,answer\n"Which?,a\n' + "x" * 140_000, r":2: no table with ',' between: field larger.*close its quot"),
+    ("question,answer\nQ?,a,b\n", r"does not fill the columns: \['Q\?', 'a', 'b'\] .put a cell"),
+    ("question,answer\rQ?,a\r", "new-line character.*save it as UTF-8, with line breaks"),
+    ('{"question": [{"role": "user"}], "answer": "a"}', "the question is no text, but .*--columns question=NAME"),
     ('{"question": "Q?", "choices": ["a", "b"], "answer": "2"}', "golden answer 2 is no choice.* there are 2, from 0"),
     ('{"question": "Q?", "choices": {"1": "a", "2": "b"}, "answer": 0}', "answer 0 is no choice.*choices are 1, 2"),
     (json.dumps({"question": "Q?", "golden_answers": [7], "metadata": {"choices": DRUGS}}),
@@ -586,6 +609,7 @@ def test_one_marked_passage_of_popqa_is_enough(index: Path, tmp_path: Path) -> N
     ({"id": "train_0"}, "nq", "nq/train_0", "nq"),
     ({"id": "12", "metadata": {"dataset": "musique"}}, None, "musique/12", "musique"),
     ({"id": "12", "dataset": "musique"}, None, "musique/12", "musique"),
+    ({"id": "train_0", "data_source": "nq"}, None, "nq/train_0", "nq"),  # Search-R1
     ({"id": "5a8b57f25542995d1e6f1371"}, None, "5a8b57f25542995d1e6f1371", None),
     ({"id": "5a8b57f25542995d1e6f1371"}, "hotpotqa", "5a8b57f25542995d1e6f1371", "hotpotqa"),
     ({"id": "atlas-train-0001"}, None, "atlas-train-0001", None),

@@ -73,6 +73,9 @@ def test_paths_that_are_no_corpus(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="holds no corpus files"):
         build_index(str(tmp_path / "empty"), tmp_path / "i", load_config(IndexConfig))
+    (tmp_path / "empty" / "a.arrow").touch()
+    with pytest.raises(ConfigError, match=r"holds no corpus files .*; it has \.arrow 1; give the file or the folder"):
+        build_index(str(tmp_path / "empty"), tmp_path / "i", load_config(IndexConfig))
     with pytest.raises(ConfigError, match="corpus not found"):
         build_index(str(tmp_path / "nowhere.jsonl"), tmp_path / "i", load_config(IndexConfig))
 
@@ -183,6 +186,8 @@ def test_every_form_of_a_corpus_gives_the_same_passages(name: str, content: str 
     ("c.jsonl.xz", lzma.compress(LINES.encode())[:-9], "not a whole xz file"),
     ("c.jsonl", gzip.compress(LINES.encode(), mtime=0), r"is gzip by its first bytes \(name it .gz\)"),
     ("c.jsonl", b"PAR1 and more", r"is Parquet by its first bytes \(name it .parquet\)"),
+    ("c.arrow", b"\xff\xff\xff\xff", "is Arrow by its first bytes .write it as Parquet"),
+    ("c.xls", b"\xd0\xcf\x11\xe0", "is an old Office file by its first bytes .save it as .xlsx"),
     ("c.page", b"<!DOCTYPE html>", "is XML or HTML by its first bytes"),
     ("c.tar.gz", gzip.compress(b"c.jsonl".ljust(257, b"\0") + b"ustar\0", mtime=0), "is a tar archive .unpack it"),
     ("array.json", b'[{"id": 1},\n{"id": 2,}]', ":2: not JSON.*give one JSON object a line"),

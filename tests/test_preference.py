@@ -213,6 +213,8 @@ def _renamed(grown: Tree) -> Tree:
 @pytest.mark.parametrize(("metadata", "recall"), [
     ({"supporting_titles": ["Tirana", "Lek (coin)"]}, [None, 0.5, 1.0, 0.5]),
     ({"supporting_ids": ["0", "9"]}, [None, 0.5, 1.0, 0.5]),
+    ({"paragraphs": [{"title": "Tirana", "is_supporting": True}, {"title": "Lek", "is_supporting": False}]},
+     [None, 1.0, 1.0, 1.0]),  # MuSiQue
     ({"supporting_facts": {"title": ["Tirana", "Tirana"], "sent_id": [0, 1]}}, [None, 1.0, 1.0, 1.0]),
     ({"supporting_ids": ["0", "9"], "gold_rule": "any"}, [None, 1.0, 1.0, 1.0]),
     ({"type": "bridge"}, [None] * 4),

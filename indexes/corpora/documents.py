@@ -267,8 +267,11 @@ class Documents:
         say(f"index: documents: {len(self.paths):,}{before}{f', of {pages:,} pages' if pages else ''}"
             f"{'; left out: ' if left_out else ''}{left_out}")  # fmt: skip
         if self.others:
-            named = ", ".join(f"{ending} {count:,}" for ending, count in self.others.most_common(5))
-            say(f"index: files of other types are not read: {named}")
+            say(f"index: files of other types are not read: {self.other_types()}; of passages give the file itself")
+
+    def other_types(self) -> str:
+        """Endings of the files that are no documents, the most frequent ones, and how many there are."""
+        return ", ".join(f"{ending} {count:,}" for ending, count in self.others.most_common(5))
 
 
 def read_document(path: Path, config: DocumentsConfig) -> tuple[Document, list[Passage]]:

@@ -111,7 +111,9 @@ def _documents(path: Path, config: DocumentsConfig, known: Path | None) -> Sourc
     found = Documents(path, config, known)
     if not found.paths:
         endings = f"no corpus files ({', '.join(FOLDER_FILES)}) and no documents ({', '.join(KINDS)})"
-        raise ConfigError(f"{path} holds {endings}; turn others into one of these first")
+        seen = f"; it has {found.other_types()}" if found.others else ""
+        raise ConfigError(f"{path} holds {endings}{seen}; give the file or the folder that has them, or turn"
+                          " others into one of these first")  # fmt: skip
 
     def items() -> Iterator[Item]:
         for number, page, value in found.items():

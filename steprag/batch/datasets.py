@@ -19,7 +19,7 @@ from steprag.console.progress import say
 from steprag.engines.models import cache_dir
 from steprag.engines.pretrained import asking_the_hub
 from steprag.errors import ConfigError, DataError, quoted
-from steprag.records.inputs import SPLITS
+from steprag.records.inputs import CELLS, SPLITS
 from steprag.records.jsonl import existing, file_hash, written_whole
 from steprag.records.spellings import ANSWERS, QUESTION_IDS, QUESTION_NAMES, QUESTIONS, folded, keys_of
 from steprag.records.tables import as_json, rows_of
@@ -147,7 +147,7 @@ def _renamed(row: Any, names: Mapping[str, str], source: str, number: int) -> di
     there, and DataError for what is no row.
     """
     if not isinstance(row, dict):
-        remedy = "put a cell that holds what stands between cells into quotation marks" if isinstance(row, list) else ""
+        remedy = CELLS if isinstance(row, list) else ""
         raise DataError(source, f"does not fill the columns: {quoted(row)}", line=number, remedy=remedy)
     if not names:
         return row

@@ -43,6 +43,12 @@ _NUMBERED = re.compile(r"answers?\d+")
 """Golden answers in columns of their own, folded (FreshQA)."""
 
 
+_MARKS = ("supporting_titles", "supporting_ids", "supporting_facts", "facts", "parts")
+"""Lists in the metadata, which a table has as texts."""
+CELLS = "put a cell that holds what stands between cells into quotation marks"
+"""The remedy for a row that does not fill the columns of its table."""
+
+
 class WithId(Protocol):
     """A question, or a record that carries a question's own fields: what tells its data set and its gold passages."""
 
@@ -154,15 +160,25 @@ def question_from_row(row: object, path: Path, line: int) -> Question:
 
     Numbers are texts, true and false also yes and no. Raises DataError.
     """
+    if isinstance(row, list) and row and all(isinstance(cell, str) for cell in row):
+        raise DataError(path, f"does not fill the columns: {quoted(row)}", line=line, remedy=CELLS)
     if not isinstance(row, dict) or not isinstance(row.get("metadata") or {}, dict | str):
         return from_dict(Question, row, path, line)
     named = spelt(row, QUESTION_NAMES)
     fields = _own(named) if {"id", "question", "golden_answers"} <= named.keys() else _foreign(named, line)
+    if isinstance(fields.get("question"), list):
+        problem = f"the question is no text, but {quoted(fields['question'])}"
+        raise DataError(path, problem, line=line, remedy="name the column of its text: --columns question=NAME")
     if fields.get("question") is None:
         raise DataError(
             path, f'a question needs "question" and "golden_answers"; keys found: {keys_of(row)}', line=line,
             remedy="name them: --columns question=NAME,answer=NAME",
         )  # fmt: skip
+    if fields.get("dataset") is None and isinstance(row.get("data_source"), str):  # Search-R1, verl
+        fields = {**fields, "dataset": row["data_source"]}
+    marks = {name: literal(mark) for name in _MARKS if isinstance(mark := fields["metadata"].get(name), str)}
+    given = {name: mark for name, mark in marks.items() if mark is not None}
+    fields = {**fields, "metadata": {**fields["metadata"], **given}}
     choices = fields["metadata"].get("choices")
     letters = lettered(choices)
     if letters is None:

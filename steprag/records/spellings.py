@@ -22,7 +22,7 @@ PASSAGE_IDS = ("id", "_id", "pid", "passage_id", "psg_id", "chunk_id", "docid", 
 and joints do not count: `Final answer`, `FINAL_ANSWER` and `finalAnswer` are one name (`folded`).
 """
 TEXTS = ("contents", "text", "passage", "segment", "content", "page_content", "body", "passage_text", "paragraph",
-         "paragraph_text", "sentences", "chunk", "document", "abstract")  # fmt: skip
+         "paragraph_text", "sentences", "chunk", "chunk_text", "document", "abstract")  # fmt: skip
 TITLES = ("title", "wikipedia_title", "page_title", "doc_title", "article_title", "headline")
 QUESTION_IDS = ("id", "_id", "qid", "question_id", "query_id", "pubid", "task_id", "interaction_id", "record_id")
 QUESTIONS = ("question", "query", "input", "problem", "question_stem", "question_text", "stem", "prompt", "user_input",

@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
-from itertools import chain, islice
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from steprag.records.spellings import HEADS, folded, has_id, is_passage, is_ques
 BOM = b"\xef\xbb\xbf"
 TABLE_FORM = "the first line names the columns, such as id, text and title, with tabs between"
 _OTHERS = {
-    b"PK\x03\x04": ("a zip archive", "name it .zip"),
+    b"PK\x03\x04": ("a zip archive", "name it .zip; save a spreadsheet as .xlsx"),
+    b"\xd0\xcf\x11\xe0": ("an old Office file", "save it as .xlsx, or as CSV"),
     b"\x1f\x8b": ("gzip", "name it .gz"),
     b"BZh": ("bzip2", "name it .bz2"),
     b"\xfd7zXZ\x00": ("xz", "name it .xz"),
@@ -36,6 +37,7 @@ _OTHERS = {
     b"SQLite format 3": ("an SQLite database", "write its rows as JSON Lines"),
     b"\x93NUMPY": ("a NumPy array", "write texts as JSON Lines"),
     b"ARROW1": ("Arrow", "write it as Parquet"),
+    b"\xff\xff\xff\xff": ("Arrow", "write it as Parquet"),
 }
 """First bytes of formats that are not read under this name, with the format and the remedy."""
 _DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, SyntaxError, EOFError, OSError, LookupError, ValueError,
@@ -58,11 +60,11 @@ def rows_of(path: Path, *, headed: bool = False) -> Iterator[tuple[int, Any]]:
     if path.name.endswith(".parquet"):
         yield from ((number, as_json(row)) for number, row in parquet_values(path))
         return
-    if path.suffix.lower() == ".xlsx":
+    if path.suffix.lower() in (".xlsx", ".xlsm"):
         yield from _sheet(path)
         return
     found = other_rows(path, headed=headed)
-    yield from read_rows(path) if found is None else found
+    yield from read_rows(path) if found is None else ((number, as_json(row)) for number, row in found)
 
 
 def parquet_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -93,20 +95,22 @@ def _sheet(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if sum(part.file_size for part in packed.infolist()) > max(FREE, expansion() * path.stat().st_size):
                 raise DataError(path, f"expands to more than {expansion()} times its size")
         with closing(load_workbook(path, read_only=True, data_only=True)) as book:
-            for number, cells in enumerate(book.worksheets[0].iter_rows(values_only=True), 1):
+            sheet = book.worksheets[0]
+            sheet.reset_dimensions()  # some programs write that a sheet is one cell
+            for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
                 values = [as_json(cell) for cell in cells]
                 if not names:
                     names = ["" if value is None else str(value).strip() for value in values]
                     names = names if any(names) else []
                 elif any(value is not None for value in values):
-                    yield number, {name: value for name, value in zip(names, values, strict=False) if name}
+                    yield number, {name: value for name, value in zip_longest(names, values) if name}
     except _DAMAGED as error:
         problem = f"cannot be read as a workbook: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
         raise DataError(path, problem, remedy="save it again as .xlsx, or as CSV") from None
 
 
 def as_json(value: Any) -> Any:
-    """A value of Parquet, a workbook or the hub as JSON has it: what is no number is null, dates and bytes are text."""
+    """A value of Parquet, a workbook, an array or the hub as JSON has it: NaN is null, dates and bytes are text."""
     if isinstance(value, dict):
         return {name: as_json(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -134,7 +138,7 @@ def other_rows(path: Path, *, headed: bool = False) -> Iterator[tuple[int, Any]]
         return _table(path, headed)
     line = first.decode(errors="replace")
     between = next((mark for mark in ",;|" if _names(_cells(line, mark))), None)
-    if between is None and (headed or ".csv" in path.suffixes):
+    if between is None and (headed or ".csv" in map(str.lower, path.suffixes)):
         between = max(",;|", key=line.count) if line else None
     return _separated(path, between) if between else None
 
@@ -192,12 +196,25 @@ def _rows_in(value: dict[str, Any], path: Path) -> list[Any] | None:
     """
     if not value or is_question(value) or has_id(value):
         return None
+    if rows := _of_columns(value):
+        return rows
     if all(isinstance(one, dict) for one in value.values()):
         return [row for name, one in value.items() for row in (_below(one, path) or [{"id": name, **one}])]
     if found := _below(value, path):
         return found
     lists = [one for one in value.values() if isinstance(one, list) and one and isinstance(one[0], dict)]
     return lists[0] if len(lists) == 1 and not HEADS & set(map(folded, value)) else None
+
+
+def _of_columns(value: dict[str, Any]) -> list[Any]:
+    """The rows of an object of columns, each a list or an object by row number (pandas); none of another object."""
+    columns = [[*one.values()] if isinstance(one, dict) and all(map(str.isdecimal, one)) else one
+               for one in value.values()]  # fmt: skip
+    texts = [one for name, one in zip(value, columns, strict=True) if folded(name) in HEADS and isinstance(one, list)]
+    if not any(one and isinstance(one[0], str) for one in texts):
+        return []
+    alike = all(isinstance(one, list) and len(one) == len(texts[0]) for one in columns)
+    return [dict(zip(value, cells, strict=True)) for cells in zip(*columns, strict=True)] if alike else []
 
 
 def _below(value: dict[str, Any], path: Path, depth: int = 3) -> list[Any]:
@@ -294,12 +311,17 @@ def _separated(path: Path, between: str) -> Iterator[tuple[int, Any]]:
         for cells in csv.reader(texts(), delimiter=between):
             number, begun = begun, 0
             if names is None:
-                names = _heads(cells)
-            else:
+                names = _heads(cells) if cells[:1] != ["sep="] else None  # a line for Excel alone
+            elif any(map(str.strip, cells)):
+                cells = cells if any(cells[len(names) :]) else cells[: len(names)]
                 yield number, _row(names, cells) if len(cells) == len(names) else cells
     except csv.Error as error:
         problem = f"no table with {between!r} between: {error}"
-        raise DataError(path, problem, line=begun or 1, remedy="close its quotation marks") from None
+        longer = (
+            f"close its quotation marks; cells of more than {csv.field_size_limit():,} characters go into JSON Lines"
+        )
+        remedy = "save it as UTF-8, with line breaks of Unix or Windows" if "new-line" in str(error) else longer
+        raise DataError(path, problem, line=begun or 1, remedy=remedy) from None
 
 
 def _row(names: list[str], cells: list[str]) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Gold evidence: the passages that a question's annotators marked.
 
 FlashRAG's question files carry it in `metadata`: `supporting_titles` or `supporting_ids`, or HotpotQA's own
-`supporting_facts`. Titles are preferred, since ids are row numbers of one corpus.
+`supporting_facts`, or MuSiQue's `paragraphs`. Titles are preferred, since ids are row numbers of one corpus.
 """
 
 from __future__ import annotations
@@ -149,6 +149,8 @@ def _titles(metadata: dict[str, Any]) -> list[str]:
         return _listed(given)
     if isinstance(facts, dict):  # FlashRAG's own HotpotQA: {"title": [...], "sent_id": [...]}
         return _listed(facts.get("title"))
+    if not facts and isinstance(paragraphs := metadata.get("paragraphs"), list):  # MuSiQue
+        return [str(one["title"]) for one in paragraphs if isinstance(one, dict) and one.get("is_supporting")]
     return [_listed(fact)[0] for fact in _listed(facts)]
 
 
