@@ -266,7 +266,7 @@ def test_a_message_has_a_longest_length_and_keeps_both_ends() -> None:
 
 @pytest.mark.parametrize("web", [
     {"base_url": "http" + LONG}, {"base_url": "ftp://" + LONG}, {"allow": [LONG]}, {"provider": LONG}, {LONG: 1},
-    {"results": LONG}, {"backends": [LONG], "provider": "ddgs"}, {"snapshot": LONG}, {"params": {"a": [LONG] * 9}},
+    {"results": LONG}, {"backends": [LONG], "provider": "ddgs"}, {"snapshot": LONG}, {"params": {"a": [[LONG] * 9]}},
 ])  # fmt: skip
 def test_a_web_file_with_an_endless_value_is_refused_in_a_line(web: dict[str, Any], tmp_path: Path) -> None:
     file = tmp_path / "web.yaml"

@@ -15,7 +15,10 @@ Share = Annotated[float, Field(ge=0)]
 
 def _trackers(said: Any) -> Any:
     """Names with commas between as a list; "none" is none, as transformers has it."""
-    names = [name.strip() for name in (said or "none").split(",")] if isinstance(said, str | None) else said
+    several = said if isinstance(said, list | tuple) else [said or "none"]
+    if not all(isinstance(one, str) for one in several):
+        return said
+    names = [name.strip() for one in several for name in one.split(",")]
     return [] if names == ["none"] else names
 
 
