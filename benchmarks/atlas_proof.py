@@ -1,340 +1,193 @@
-"""Do right labels of steps beat outcomes where an agent must read? Atlas from 20 demonstrations, minutes on one GPU.
+"""Do right labels of steps beat outcomes on Atlas, from 20 demonstrations? Hours on two cores, by commands of steprag.
 
-    python -m benchmarks.atlas_proof prepare --out runs/atlas    # anywhere: questions, BM25 index, start (an adapter)
-    python -m benchmarks.atlas_proof run --out runs/atlas --jobs 6 --until 480  # on the GPU; goes on where it stopped
-    python -m benchmarks.atlas_proof report --out runs/atlas
+    python -m benchmarks.atlas_proof prepare --out runs/atlas
+    python -m benchmarks.atlas_proof run --out runs/atlas --engine vllm --seeds 1 2      # goes on where it stopped
+    python -m benchmarks.atlas_proof report --out runs/atlas --seeds 1 2
 
 `prepare` needs the packages of `steprag/atlas/SOURCES.md`. Every seed has questions of its own, of two and three hops,
-and of each a tree by the search of `steprag generate`. All arms learn from the same trees in as many batches, by DPO of
-all weights. The test asks open questions of one and two hops about entities that no training question names. Rates are
-chosen by a seed of their own, on questions of their own. The goal was set before the run: marked facts over outcomes by
-five points of exact match, interval above 0.
+and of each a tree by the start. All arms learn from the same trees in as many batches, by DPO from the start. The test
+asks open questions of one and two hops about entities that no training question names. Rates are chosen on dev, from
+the first seed. The goal was set before the run: marked facts over outcomes by five points of exact match, interval
+above 0 (docs/figures/atlas-proof.md).
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import copy
-import gc
-import math
-import os
 import sys
-import time
-from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cached_property
-from multiprocessing import get_context
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 
-from benchmarks.atlas_arms import ARMS, OTHERS, AtlasArm, pairs_of, unsolved_of
-from benchmarks.batched import SlotModel, SlotPolicy
-from benchmarks.gpu_training import Descent, LearntReply, dpo, sft
-from data_generation.config import GenerateConfig
-from data_generation.expand import make_searcher
-from data_generation.growth import root_only
-from data_generation.search import grow
-from indexes import open_retriever
-from preference.chained import AnswerSearches
-from steprag.agent.environment import Environment
-from steprag.agent.grammars import TRANSCRIPT
-from steprag.agent.profiles import load_profile
-from steprag.agent.rollout import episode_of, rollout
-from steprag.config.load import parse_arguments
-from steprag.console.progress import say
+from inference.scoring.runs_compared import read_run
+from inference.scoring.tables import markdown
+from preference.kept import found_and_kept
+from preference.rewards import Estimate, Rewards
+from steprag.agent.grammar import Grammar
+from steprag.config.load import RECIPES, parse_arguments
 from steprag.console.terminal import guarded
-from steprag.engines.models import EMBEDDED, resolve_model
-from steprag.engines.pretrained import from_pretrained
-from steprag.engines.tokens import prompt_tokens, reply_tokens
-from steprag.engines.weights import load_tokenizer, merged_folder
-from steprag.experiments.options import recipe
+from steprag.engines.threads import spin_briefly
+from steprag.experiments.options import ProofOptions, fast, recipe
 from steprag.experiments.reproduce import DEMO_PASSES
-from steprag.experiments.tunnel.grow import together
-from steprag.experiments.tunnel.statistics import PairedDifference, holm, of_seeds
+from steprag.experiments.stages import Pipeline, Stage, stage
+from steprag.experiments.tunnel.statistics import PairedDifference, of_seeds
 from steprag.records.inputs import read_questions
-from steprag.records.jsonl import PARTIAL, read_json, read_records, read_rows, write_json, write_records
-from steprag.records.training_rows import Pair
-from steprag.records.yaml_files import read_yaml
-from steprag.scores.metrics import exact_match
+from steprag.records.jsonl import read_json
+from steprag.scores.gold import facts_of
 from steprag.tree import Tree
-from steprag.types import Message, Question
-from training.config import TrainConfig
-from training.model import load_policy
 
-TUNING = 0  # the seed that chooses rates; its trees are trained on nowhere else
-RATES = (3e-6, 1e-5, 3e-5)
-USUAL = 1e-5  # where the choice was not done in time
-DEPTH, SHOWN = 7, 3
-SLOTS, LENGTH = 320, 640
+SIZES = {"train": 150, "dev": 150, "test": 400}
+HOPS = {2: 200, 3: 100}
+"""Questions that `prepare` makes a seed, by hops; the first of them are searched."""
+CALLS, STEPS, BATCH = 16, 48, 8
+RATES = (5e-5, 2e-4)
+"""The recipe's and a higher one."""
+SOUND = ("--products", "pairs", "--filters.repeating", "true", "--filters.again", "true", "--filters.unread", "true",
+         "--filters.made_up", "true", "--pairs.errors", "0", "--balance.most", str(STEPS * BATCH))  # fmt: skip
+"""Pairs of one action, those of unsolved trees first. A small model rambles, asks again, makes up and guesses."""
+ARMS = {
+    "facts": ("marked facts", "--label.name", "benchmarks.atlas_proof:facts_met"),
+    "outcomes": ("outcomes", "--label.name", "first_answer", "--label.metric", "em", "--label.alpha", "1"),
+}
+"""By folder: its name in the report, and its label."""
+
+
+def facts_met(tree: Tree, grammar: Grammar) -> Rewards:
+    """The share of the question's marked facts that the episode has by then: of a search those found, of evidence those
+    kept. A wrong answer is worth what was kept before it, a right one 2; a lucky one says nothing.
+    """
+    facts = facts_of(tree.question)
+    held, values = [0.0], list[Estimate | None]([None])
+    for node, (ids, kept) in [*zip(tree.nodes, found_and_kept(tree, grammar), strict=True)][1:]:
+        held.append(sum(fact.held(ids, kept) for fact in facts) / len(facts))
+        value = held[node.id]
+        if node.action == "query":
+            value = sum(fact.passage in ids for fact in facts) / len(facts)
+        right = node.prediction_f1 == 1.0
+        silent = node.failure is not None or (right and held[node.parent or 0] < 1)
+        values.append(None if silent else Estimate(2.0 if right else value, 0.0, "facts"))
+    return values
 
 
 @dataclass(frozen=True)
-class AtlasSizes:
-    """Questions of a seed by hops, requests a tree, batches of pairs and pairs in one, questions of dev and test."""
+class Proof:
+    """Where the runs are, and the options that name the engine."""
 
-    train: tuple[tuple[int, int], ...] = ((2, 200), (3, 100))
-    calls: int = 32
-    steps: int = 64
-    batch: int = 16
-    dev: int = 300
-    test: int = 1000
-    slots: int = SLOTS
-    graphs: bool = True
+    out: Path
+    served: tuple[str, ...]
 
+    def trees(self, seed: int) -> Stage:
+        """A seed's trees by the start, sampled as configs/generation/atlas.yaml says, of so many calls each."""
+        whole = ("--search.rollouts", "1000", "--search.extra", "0", "--search.contrast", "none")
+        return stage(
+            self.out / f"trees-{seed}", "generate", *self.served, *whole, "--search.hopeless", "none",
+            "--search.wave", "1", "--tree.calls", str(CALLS), "--policy.adapter", str(self.out / "warm"),
+            config=RECIPES / "generation/atlas.yaml", questions=self.out / f"questions/train-{seed}.jsonl",
+            index=self.out / "index", seed=seed, limit=SIZES["train"],
+        )  # fmt: skip
 
-QUICK = AtlasSizes(((2, 6), (3, 2)), 8, 4, 4, 4, 100, 64)
+    def learnt(self, arm: str, seed: int, rate: float) -> list[Stage]:
+        """The arm's pairs of a seed's trees, and the adapter that they make of the start."""
+        pairs = self.out / f"pairs-{arm}-{seed}"
+        return [
+            stage(pairs, "pairs", *SOUND, *ARMS[arm][1:], trees=self.out / f"trees-{seed}"),
+            stage(self.out / named(arm, seed, rate), "train", *fast(), config=recipe("dpo"), pairs=pairs, seed=seed,
+                  adapter=self.out / "warm", max_steps=STEPS, batch_size=BATCH, learning_rate=rate),
+        ]  # fmt: skip
 
-
-class AtlasBench:
-    """What a process holds to make trees, to train and to score: the start on its device, the agent's world."""
-
-    def __init__(self, out: Path, sizes: AtlasSizes) -> None:
-        from transformers import AutoModelForCausalLM
-
-        self.out, self.sizes = out, sizes
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        torch.set_num_threads(1)
-        torch.backends.cuda.enable_cudnn_sdp(False)  # it plans anew for every length of prompts
-        dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
-        folder = merged_folder(files := resolve_model(start_of(out)))
-        self.tokenizer = load_tokenizer(files)
-        self.start = from_pretrained(AutoModelForCausalLM, folder, dtype=dtype).to(self.device).eval()
-
-    @cached_property
-    def environment(self) -> Environment:
-        """The agent's world over the BM25 index."""
-        return Environment(load_profile("transcript"), open_retriever(self.out / "index"), SHOWN, DEPTH)
-
-    def policy(self, model: Any, **sampling: Any) -> SlotPolicy:
-        """The model as a policy of this process."""
-        closing = [action.closing for action in TRANSCRIPT.actions]
-        slots = SlotModel(model, self.sizes.slots, LENGTH, self.sizes.graphs)
-        return SlotPolicy(slots, self.tokenizer, closing, form=TRANSCRIPT.regex, **sampling)
-
-    def trees(self, seed: int) -> None:
-        """The search trees of a seed's own questions, by the start, as configs/generation/atlas.yaml samples."""
-        policy, environment = self.policy(self.start, temperature=1.0, min_p=0.05, seed=seed), self.environment
-        search = {"rollouts": 1000, "extra": 0, "children": 3, "wave": 1, "contrast": None, "hopeless": None}
-        given = {"search": search, "tree": {"calls": self.sizes.calls}, "seed": seed, "episode": {"depth": DEPTH}}
-        searcher = make_searcher(environment, policy, None, GenerateConfig.model_validate(given))
-        started = time.monotonic()
-        grown = together(grow(root_only(one, environment), searcher) for one in self.asked(f"train-{seed}"))
-        write_records(tree_file(self.out, seed), grown)
-        self._let_go()
-        seconds = time.monotonic() - started
-        say(f"atlas: seed {seed}: {len(grown)} trees, {len(unsolved_of(grown))} unsolved, {policy.requests} requests, "
-            f"{policy.tokens} tokens in {seconds:.0f} s")  # fmt: skip
-
-    def asked(self, name: str) -> list[Question]:
-        """The questions of a file that `prepare` made, as many as the sizes say."""
-        questions = read_questions(self.out / "questions" / f"{name}.jsonl")
-        if name in ("dev", "test"):
-            return questions[: getattr(self.sizes, name)]
-        by_hops = {hops: [q for q in questions if q.metadata["hops"] == hops] for hops, _ in self.sizes.train}
-        return [q for hops, count in self.sizes.train for q in by_hops[hops][:count]]
-
-    def scored(self, model: Any, name: str) -> dict[str, Any]:
-        """Greedy episodes of the model on the questions `name`: of each whether it is right, and how it ended."""
-        policy, environment, asked = self.policy(model), self.environment, self.asked(name)
-        states = [environment.start(one.question) for one in asked]
-        played = together(episode_of(rollout(environment, policy, state, seed=0)) for state in states)
-        right = [exact_match(one.prediction, q.golden_answers) for one, q in zip(played, asked, strict=True)]
-        facts = {"right": [int(one) for one in right], "hops": [q.metadata["hops"] for q in asked]}
-        return {**facts, "ends": dict(Counter(one.finish for one in played)), "requests": policy.requests}
-
-    def trained(self, arm: AtlasArm, seed: int, rate: float) -> tuple[Any, dict[str, Any]]:
-        """The policy that the arm makes of the start, and what it was made from."""
-        sizes, trees = self.sizes, list(read_records(tree_file(self.out, seed), Tree))
-        found = asyncio.run(AnswerSearches(self.environment.retriever).found(trees)) if "chained" in arm.label else ()
-        pairs, unsolved = pairs_of(arm, trees, seed, found), unsolved_of(trees)
-        facts = {"pairs": len(pairs), "unsolved": len(unsolved), "rate": rate}
-        facts |= {"from unsolved": sum(pair.question_id in unsolved for pair in pairs)}
-        facts |= {"actions": dict(Counter(pair.action for pair in pairs))}
-        model = copy.deepcopy(self.start)
-        if pairs:
-            rows = [self._rows(pair) for pair in pairs[: sizes.steps * sizes.batch]]
-            facts["loss"] = dpo(model, rows, Descent(sizes.steps, sizes.batch, rate), np.random.default_rng(seed))
-        return model.eval(), facts
-
-    def _rows(self, pair: Pair) -> tuple[LearntReply, LearntReply]:
-        return tuple(learnt(pair.prompt, side[0], self.tokenizer) for side in (pair.chosen, pair.rejected))  # pyright: ignore[reportReturnType]
-
-    def result(self, file: Path, arm: AtlasArm | None, seed: int, rate: float, name: str) -> None:
-        """Trains an arm (none: the start) and writes what it scores."""
-        started = time.monotonic()
-        model, facts = self.trained(arm, seed, rate) if arm else (self.start, {})
-        trained = time.monotonic() - started
-        found = {**self.scored(model, name), **facts, "seconds": [round(trained), round(time.monotonic() - started)]}
-        write_json(file, found)
-        del model
-        self._let_go()
-        em, count = 100 * np.mean(found["right"]), len(found["right"])
-        say(f"atlas: {file.stem}: {em:.1f} of {count} {name}, {facts.get('pairs', 0)} pairs, loss {facts.get('loss')}, "
-            f"{found['seconds']} s, {found['ends']}")  # fmt: skip
-
-    def _let_go(self) -> None:
-        """Gives memory of the card back to the processes beside this one."""
-        gc.collect()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+    def answered(self, name: str, asked: str = "test") -> Stage:
+        """Greedy episodes of the adapter `name` on questions of dev or test."""
+        return stage(
+            self.out / asked / name, "infer", *self.served, "--policy.max_tokens", "96",
+            config=RECIPES / "inference/demo.yaml", questions=self.out / f"questions/{asked}.jsonl",
+            index=self.out / "index", adapter=self.out / name, limit=SIZES[asked],
+        )  # fmt: skip
 
 
-def start_of(out: Path) -> Path:
-    """What everything starts from: an adapter, or a whole model of Llama's shape."""
-    return out / "start"
+def named(arm: str, seed: int, rate: float) -> str:
+    """The folder of an adapter."""
+    return f"{arm}-{seed}-{rate:g}"
 
 
-def learnt(prompt: Sequence[Message], reply: Message, tokenizer: Any) -> LearntReply:
-    """A prompt and its reply as tokens."""
-    return LearntReply(prompt_tokens(prompt, tokenizer), reply_tokens(prompt, reply, tokenizer))
+def run(proof: Proof, seeds: Sequence[int]) -> None:
+    """Start, trees, pairs, the choice of rates, then every arm of every seed; what is finished is reused."""
+    pipeline, arms = Pipeline(proof.out, 2), [(arm, seed) for seed in seeds for arm in ARMS]
+    pipeline.run(stage(proof.out / "warm", "train", *fast(), config=recipe("warmstart"), pairs=proof.out / "worked",
+                       epochs=DEMO_PASSES))  # fmt: skip
+    pipeline.together([[proof.trees(seed)] for seed in seeds])
+    for arm, seed in arms:
+        pipeline.run(proof.learnt(arm, seed, RATES[0])[0])
+    pipeline.together([
+        [*proof.learnt(arm, seeds[0], rate), proof.answered(named(arm, seeds[0], rate), "dev")]
+        for rate in RATES for arm in ARMS
+    ])  # fmt: skip
+    rates = chosen_rates(proof.out, seeds[0])
+    chains = [
+        [*proof.learnt(arm, seed, rates[arm]), proof.answered(named(arm, seed, rates[arm]))]
+        for arm, seed in reversed(arms)  # the first seed's are trained already
+    ]
+    pipeline.together([*chains, [proof.answered("warm")]])
 
 
-def make_start(out: Path, passes: int = DEMO_PASSES) -> None:
-    """The start, by the recipe of `steprag reproduce`, where the folder has none: from the worked episodes there."""
-    if (folder := start_of(out)).exists():
-        return
-    files = resolve_model(EMBEDDED)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    config = TrainConfig.model_validate({**read_yaml(recipe("warmstart")), "bf16": device == "cuda"})
-    tokenizer, model = load_tokenizer(files), load_policy(files, config).to(device)
-    told = [row for _, row in read_rows(out / "worked" / "sft.train.jsonl")]
-    rows = [learnt(row["prompt"], row["completion"][0], tokenizer) for row in told]
-    steps = math.ceil(passes * len(rows) / config.batch_size)
-    how = Descent(steps, config.batch_size, config.learning_rate, int(config.warmup), cosine=True)
-    say(f"atlas: the start, from {len(rows)} steps: loss {sft(model, rows, how, np.random.default_rng(config.seed))}")
-    part = folder.with_suffix(PARTIAL)
-    model.save_pretrained(part)
-    os.replace(part, folder)
-
-
-def tree_file(out: Path, seed: int) -> Path:
-    """The trees of a seed."""
-    return out / "trees" / f"{seed}.jsonl"
-
-
-_BENCH: list[AtlasBench] = []  # of a process of the pool, made once
-
-
-def begin(out: Path, sizes: AtlasSizes) -> None:
-    """What a process of the pool does first."""
-    _BENCH.append(AtlasBench(out, sizes))
-
-
-def work(deadline: float, file: Path, method: str, *given: Any) -> None:
-    """A job: nothing where its file is there, or the time is over."""
-    if not file.exists() and time.time() < deadline:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        getattr(_BENCH[0], method)(*given)
-
-
-def run(out: Path, sizes: AtlasSizes, seeds: int, jobs: int, until: float) -> list[BaseException]:
-    """Trees of all seeds, the choice of rates, every arm and seed: files that appear whole. Returns what went wrong."""
-    deadline, results = time.time() + until, out / "results"
-    make_start(out)
-    merged_folder(resolve_model(start_of(out)))  # once, before processes side by side
-    with ProcessPoolExecutor(jobs, get_context("spawn"), begin, (out, sizes)) as pool:
-
-        def ask(file: Path, method: str, *given: Any) -> Future[None]:
-            return pool.submit(work, deadline, file, method, *given)
-
-        def score(name: str, arm: AtlasArm | None, seed: int, rate: float, asked: str) -> Future[None]:
-            file = results / asked / f"{name}.json"
-            return ask(file, "result", file, arm, seed, rate, asked)
-
-        trees = [ask(tree_file(out, seed), "trees", seed) for seed in range(seeds + 1)]
-        started = score("start", None, 0, 0.0, "test")
-        trees[TUNING].exception()  # waits: rates are chosen on these, while the others grow
-        tuned = [score(f"{arm.name}-{rate:g}", arm, TUNING, rate, "dev") for arm in ARMS for rate in RATES]
-        failed = [*failures(trees), *failures(tuned), *failures([started])]
-        rates = chosen_rates(out)
-        say(f"atlas: rates {rates}")
-        wanted = [(arm, seed) for arms in (ARMS, OTHERS) for seed in range(1, seeds + 1) for arm in arms]
-        made = [score(f"{arm.name}-{seed}", arm, seed, rates[arm.rated or arm.name], "test") for arm, seed in wanted]
-        return failed + failures(made)
-
-
-def failures(jobs: Sequence[Future[None]]) -> list[BaseException]:
-    """Waits for jobs, and says what went wrong in each as it is heard: the others go on."""
-    failed = [error for job in jobs if (error := job.exception()) is not None]
-    for error in failed:
-        say(f"atlas: a job failed: {error!r}")
-    return failed
-
-
-def chosen_rates(out: Path) -> dict[str, float]:
+def chosen_rates(out: Path, seed: int) -> dict[str, float]:
     """The rate of each arm that was best on dev; the lower one of equals."""
-    rates = {}
-    for arm in ARMS:
-        files = {rate: out / "results/dev" / f"{arm.name}-{rate:g}.json" for rate in RATES}
-        told = {rate: sum(read_json(file)["right"]) for rate, file in files.items() if file.exists()}
-        rates[arm.name] = max(told, key=told.__getitem__, default=USUAL)
-    return rates
+    told = {(arm, rate): right(out / "dev" / named(arm, seed, rate)).sum() for arm in ARMS for rate in RATES}
+    return {arm: max(RATES, key=lambda rate: told[arm, rate]) for arm in ARMS}
 
 
-def report(out: Path) -> str:
-    """The page: EM of every arm and seed, and differences, paired by seed and question."""
-    start, found = read_json(out / "results/test/start.json"), dict[str, dict[int, Any]]()
-    for arm in (*ARMS, *OTHERS):
-        files = {seed: out / "results/test" / f"{arm.name}-{seed}.json" for seed in range(1, 100)}
-        found[arm.name] = {seed: read_json(file) for seed, file in files.items() if file.exists()}
-    found = {name: told for name, told in found.items() if told}
-    lines = [*_head("arm", "EM by seed", "mean", "1 hop", "2 hops", "pairs", "of unsolved trees", "rate")]
-    lines += [_row(name, list(told.values())) for name, told in {"start": {0: start}, **found}.items()]
-    told = dict[str, PairedDifference]()
-    for name, mine in found.items():
-        others = {"outcomes": found.get("outcomes", {})} if name != "outcomes" else {}
-        for other, theirs in {**others, "start": dict.fromkeys(mine, start)}.items():
-            if both := sorted(mine.keys() & theirs.keys()):
-                one, two = (np.array([arm[seed]["right"] for seed in both], dtype=float) for arm in (mine, theirs))
-                told[f"{name} over {other}"] = of_seeds(100 * (one - two))
-    ps = holm({name: each.p for name, each in told.items()})
-    lines += ["", *_head("comparison", "points (95 %, t over seeds)", "bootstrap", "p (Holm)", "by seed")]
-    for name, each in told.items():
-        seeds = ", ".join(f"{gap:+.1f}" for gap in each.seeds)
-        lines.append(f"| {name} | {' | '.join(each.shown)} | {ps[name]:.2g} | {seeds} |")
-    return "\n".join(lines) + "\n"
+def right(folder: Path) -> np.ndarray:
+    """Of the questions in the order of their ids: 1 where it was answered rightly."""
+    return np.array([one.em for _, one in sorted(read_run(folder, folder.name).scores.items())], dtype=float)
 
 
-def _head(*names: str) -> tuple[str, str]:
-    return f"| {' | '.join(names)} |", "|---" * len(names) + "|"
+def report(out: Path, seeds: Sequence[int]) -> str:
+    """EM of the start and of every arm and seed, and differences, paired by seed and by question."""
+    asked = sorted(read_questions(out / "questions/test.jsonl"), key=lambda one: one.id)
+    rates, start = chosen_rates(out, seeds[0]), out / "test/warm"
+    runs = {"start": [start], **{arm: [out / "test" / named(arm, seed, rates[arm]) for seed in seeds] for arm in ARMS}}
+    scores = {arm: 100 * np.stack([*map(right, folders)]) for arm, folders in runs.items()}
+    hops = np.array([one.metadata["hops"] for one in asked[: scores["start"].shape[1]]])
+    rows = list[list[str]]()
+    for arm, folders in runs.items():
+        told = [read_json(folder / "metrics.json") for folder in folders]
+        made = [read_json(out / f"pairs-{arm}-{seed}/report.json")["pairs"]["pairs"] for seed in seeds if arm in ARMS]
+        parts = [scores[arm], *(scores[arm][:, hops == count] for count in (1, 2))]
+        shown = [f"{part.mean():.1f}" for part in parts]
+        shown += [f"{np.mean([each[key] for each in told]) * scale:.1f}" for key, scale in _ALSO.items()]
+        rows.append([ARMS[arm][0] if arm in ARMS else arm, ", ".join(f"{em:.1f}" for em in scores[arm].mean(1)), *shown,
+                     ", ".join(map(str, made)), f"{rates[arm]:g}" if arm in ARMS else ""])  # fmt: skip
+    gaps: dict[str, PairedDifference] = {
+        "marked facts over outcomes": of_seeds(scores["facts"] - scores["outcomes"]),
+        **{f"{ARMS[arm][0]} over start": of_seeds(scores[arm] - scores["start"]) for arm in ARMS},
+    }
+    head = ["arm", "EM by seed", "mean", "1 hop", "2 hops", "gold found", "searches", "pairs", "rate"]
+    differences = [[name, *each.shown, ", ".join(f"{gap:+.1f}" for gap in each.seeds)] for name, each in gaps.items()]
+    table = markdown(["comparison", "points (95 %, t over seeds)", "bootstrap", "by seed"], differences)
+    return f"{markdown(head, rows)}\n{table}"
 
 
-def _row(name: str, told: list[dict[str, Any]]) -> str:
-    right, hops = 100 * np.array([one["right"] for one in told], dtype=float), np.array(told[0]["hops"])
-    seeds = ", ".join(f"{em:.1f}" for em in right.mean(1))
-    parts = [f"{right[:, asked].mean():.1f}" for asked in (hops > 0, hops == 1, hops == 2) if asked.any()]
-    parts += [f"{np.mean([one.get(key, 0) for one in told]):.0f}" for key in ("pairs", "from unsolved")]
-    return f"| {name} | {seeds} | {' | '.join(parts)} | {told[0].get('rate', 0):g} |"
+_ALSO = {"gold_recall": 100, "searches": 1}
+"""What a run's metrics tell beside, and what it is multiplied by."""
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks/atlas_proof.py", description="Labels of steps on Atlas.")
     parser.add_argument("what", choices=("prepare", "run", "report"))
     parser.add_argument("--out", type=Path, default=Path("runs/atlas"), metavar="DIR", help="run folder [runs/atlas]")
-    parser.add_argument("--seeds", type=int, default=5, metavar="N", help="seeds 1 to N [5]")
-    parser.add_argument("--jobs", type=int, default=6, metavar="N", help="processes that share the GPU [6]")
-    parser.add_argument("--until", type=float, default=1e9, metavar="SECONDS", help="no job is begun after that [none]")
-    parser.add_argument("--quick", action="store_true", help="sizes that show that it runs, and nothing else")
-    parser.add_argument("--eager", action="store_true", help="no CUDA graphs: slower, should they fail on a card")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2], metavar="N", help="[1 2]")
+    parser.add_argument("--engine", default="llamacpp", choices=("llamacpp", "vllm"), help="what serves [llamacpp]")
     given = parse_arguments(parser, argv)
-    sizes = replace(QUICK if given.quick else AtlasSizes(), graphs=not given.eager)
     if given.what == "prepare":
         from benchmarks.atlas.proof import prepare
 
-        prepare(given.out, given.seeds, dict(sizes.train), {"dev": sizes.dev, "test": sizes.test})
+        prepare(given.out, max(given.seeds), HOPS, {"dev": 300, "test": 1000})
         return 0
-    failed = run(given.out, sizes, given.seeds, given.jobs, given.until) if given.what == "run" else []
-    page = report(given.out)
-    (given.out / "report.md").write_text(page, encoding="utf-8")
-    sys.stdout.write(page)
-    if failed:
-        raise failed[0]
+    spin_briefly()  # before a stage loads torch
+    if given.what == "run":
+        run(Proof(given.out, ProofOptions(out=given.out, engine=given.engine).served), given.seeds)
+    sys.stdout.write(report(given.out, given.seeds))
     return 0
 
 
