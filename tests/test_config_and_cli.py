@@ -66,6 +66,9 @@ def test_a_list_is_typed_as_words_with_commas(monkeypatch: pytest.MonkeyPatch) -
     assert asked == ("Who, and when?", "Where?")
     monkeypatch.setenv("STEPRAG_REPORT_TO", "wandb,tensorboard")
     assert load_config(TrainConfig).report_to == ("wandb", "tensorboard")
+    for typed, hosts in {"a.org, b.org": ("a.org", "b.org"), "a.org,": ("a.org",), "": ()}.items():
+        assert load_config(ChatConfig, None, {"serve.hosts": typed}).serve.hosts == hosts
+    assert load_config(TrainConfig, None, {"report_to": ""}).report_to == ()
 
 
 @pytest.mark.parametrize(("recipe", "variable", "holds"), [

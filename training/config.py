@@ -19,7 +19,7 @@ def _trackers(said: Any) -> Any:
     if not all(isinstance(one, str) for one in several):
         return said
     names = [name.strip() for one in several for name in one.split(",")]
-    return [] if names == ["none"] else names
+    return [name for name in names if name not in ("", "none")]
 
 
 Optimiser = Literal[

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from indexes.tools.callables import CallableTool
 from indexes.tools.graph import GraphTool
@@ -127,6 +127,10 @@ class ToolBox:
         await asyncio.gather(*(tool.aclose() for tool in self._by_name.values()))
 
 
+def _program(said: object) -> object:
+    return [said] if isinstance(said, str) and said else said
+
+
 class McpEntry(BaseModel):
     """How an MCP server is reached: a command that is started and spoken to over its standard streams, or a URL.
 
@@ -136,7 +140,7 @@ class McpEntry(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    command: Annotated[list[str], Field(min_length=1)] | Annotated[str, Field(min_length=1)] | None = None
+    command: Annotated[list[str], Field(min_length=1), BeforeValidator(_program)] | None = None
     args: list[str] = []
     url: str | None = None
     env: list[str] = []
@@ -216,7 +220,7 @@ def _tools(name: str, entry: ToolEntry, path: Path, opened: Opened) -> Sequence[
     where = f"{path}: tools.{name}.mcp"
     if (entry.mcp.command is None) == (entry.mcp.url is None):
         raise ConfigError(f"{where}: give a command or a url")
-    if (unused := "env" if entry.mcp.url else "headers") in entry.mcp.model_fields_set:
+    for unused in sorted(entry.mcp.model_fields_set & ({"env", "args"} if entry.mcp.url else {"headers"})):
         raise ConfigError(f"{where}: {unused} is for a {'command' if entry.mcp.url else 'url'}")
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError(f"{path}: tools.{name} is an MCP server, which needs an extra: {remedy('mcp')}")
@@ -224,8 +228,7 @@ def _tools(name: str, entry: ToolEntry, path: Path, opened: Opened) -> Sequence[
 
     env = {variable: _value(variable, f"{where}.env") for variable in entry.mcp.env}
     headers = {header: _value(variable, f"{where}.headers") for header, variable in entry.mcp.headers.items()}
-    words = [entry.mcp.command] if isinstance(entry.mcp.command, str) else entry.mcp.command
-    command = (*words, *entry.mcp.args) if words else None
+    command = (*entry.mcp.command, *entry.mcp.args) if entry.mcp.command else None
     return mcp_tools(name, ServerAddress(command, entry.mcp.url, entry.seconds, env, headers), entry.only)
 
 

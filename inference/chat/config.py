@@ -17,7 +17,10 @@ SERVED = frozenset(SERVED_KEYS)
 
 def _listed(said: Any) -> Any:
     """Names with commas between as a list."""
-    return [name for part in said.split(",") if (name := part.strip())] if isinstance(said, str) else said
+    several = [said] if isinstance(said, str) else said
+    if not isinstance(several, list | tuple) or not all(isinstance(one, str) for one in several):
+        return said
+    return [name for one in several for part in one.split(",") if (name := part.strip())]
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]

@@ -141,7 +141,9 @@ def _nested(dotted: Mapping[str, Any], many: Collection[str] = ()) -> Values:
         for name in sections:
             section = section.setdefault(name, {})
         said = _scalar(value)
-        section[leaf] = re.split(r",(?! )", said) if key in many and isinstance(said, str) else said
+        if key in many and isinstance(said, str):
+            said = [part for part in re.split(r",(?! )", said) if part]
+        section[leaf] = said
     return values
 
 
@@ -153,8 +155,8 @@ def _over(cls: type[BaseModel], below: Values, above: Values) -> Values:
         if section is not None and value is None:  # all its keys are comments
             continue
         both[key] = value
-        if section is not None and isinstance(old, dict) and isinstance(value, dict):
-            both[key] = _over(section, old, value)
+        if section is not None and isinstance(value, dict):
+            both[key] = _over(section, old if isinstance(old, dict) else {}, value)
     return both
 
 
@@ -338,6 +340,7 @@ def _explain(cls: type[StageConfig], error: ValidationError) -> str:
 
 
 def _unknown(key: str, known: Sequence[str]) -> str:
-    section, _, leaf = key.rpartition(".")
-    told = f"; in a file a section holds it: {section}: {{{leaf}: …}}" if key in known else nearest(key, known)
+    *sections, leaf = key.split(".")
+    nested = ": {".join([*sections, f"{leaf}: …"]) + "}" * len(sections)
+    told = f"; in a file a section holds it: {nested}" if key in known else nearest(key, known)
     return f"unknown key {quoted(key)}{told}"

@@ -41,9 +41,10 @@ def _plain_loader() -> type[yaml.SafeLoader]:
             for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
                 if key.tag == "tag:yaml.org,2002:bool":  # on, off, yes, no: as a key the word is meant
                     key.tag = "tag:yaml.org,2002:str"
-                name = key.value if isinstance(key, yaml.ScalarNode) else id(key)
-                if name in seen:  # PyYAML lets the last one count, without a word
-                    problem = f"a second {quoted(name)}; make one of both"
+                name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
+                # PyYAML lets the last one count, without a word
+                if name in seen and key.tag != "tag:yaml.org,2002:merge":
+                    problem = f"a second {quoted(key.value)}; make one of both"
                     raise yaml.MarkedYAMLError(None, None, problem, key.start_mark)
                 seen.add(name)
             return super().construct_mapping(node, deep)

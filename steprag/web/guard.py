@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
@@ -93,7 +94,8 @@ class Guard:
         if refusal := _refusal(self._access, scope["path"], headers):
             await _reply(*refusal)(scope, receive, sending)
             return
-        if scope["method"] == "HEAD":  # as health checks ask; the server leaves the body out
+        # as health checks ask; the server leaves the body out. Streams and what goes on to another server stay out
+        if scope["method"] == "HEAD" and not re.search(r"/events/?\Z|\A/v1/(?!models)", scope["path"]):
             scope = {**scope, "method": "GET"}
         await self._app(scope, bounded(receive, self._access.longest(scope["path"])), sending)
 
