@@ -537,7 +537,6 @@ THOUGHT = "I could <answer> now.\n<query>"
     *(({"content": f"{opening}{THOUGHT}{closing}{TEXT}"}, TEXT, f"{opening}{THOUGHT}") for opening, closing in (
         ("<mm:think>", "</mm:think>"), ("<longcat_think>", "</longcat_think>"), ("<think:fast>", "</think:fast>"),
         ("<THINK>", "</THINK>"), ("<|channel>thought\n", "<channel|>"), ("analysis", "assistantfinal"),
-        ("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]\n"),
         ("<|channel|>analysis<|message|>", "<|channel|>final <|constrain|>json<|message|>"))),
     ({"content": f"<think>{THOUGHT}</think>\n<think>More</think>\n\n{TEXT}"}, TEXT,
      f"<think>{THOUGHT}\n<think>More"),

@@ -109,7 +109,7 @@ def check_complete(model: Any, source: object, unread: str | None = None) -> Non
 def check_pulled(files: Iterable[Path]) -> None:
     """Raises ConfigError for a file of weights of which a clone without Git LFS has the pointer alone."""
     for file in files:
-        if file.stat().st_size < 1024 and file.read_bytes().startswith(b"version https://git-lfs"):
+        if file.is_file() and file.stat().st_size < 1024 and file.read_bytes().startswith(b"version https://git-lfs"):
             raise ConfigError(f"{file} is a pointer of Git LFS, not the weights: run git lfs pull in its folder")
 
 

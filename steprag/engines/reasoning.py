@@ -21,14 +21,12 @@ MARKS = tuple((re.compile(opening), re.compile(closing), written) for opening, c
      "<|channel|>final<|message|>"),
     (r"analysis(?=[^\W_])", r"assistantfinal", ""),
     ("◁think▷", "◁/think▷", "◁/think▷"),  # Kimi-VL
-    ("Here are my reasoning steps:", r"\[BEGIN FINAL RESPONSE\]", "[BEGIN FINAL RESPONSE]"),  # Apriel
 ))  # fmt: skip
 """What opens and closes reasoning, and how one that a prompt has opened is closed: by the tag of its name (None), or
 not at all (empty). `<reasoning>` is none of them: it is an action of the stack grammar.
 """
 _ANY_MARK = re.compile(rf"(?P<opening>{_TAGS[0]})|{'|'.join(closing.pattern for _, closing, _ in MARKS)}")
-_OPENINGS = ("[THINK]", "◁think▷", "analysis", "<|start|>assistant<|channel|>analysis", "<|channel|>commentary",
-             "Here are my reasoning steps:")  # fmt: skip
+_OPENINGS = ("[THINK]", "◁think▷", "analysis", "<|start|>assistant<|channel|>analysis", "<|channel|>commentary")
 _OPENING_TAG = re.compile(r"<[^<>\s]{0,64}\Z")
 _BLANKS = re.compile(r"\s*")
 

@@ -175,7 +175,9 @@ TOO_LONG = (
     r"context[ _-]?(length|window|size|limit)|maximum context|too many (input )?tokens|"
     r"(prompt|input|request|entity|payload|body) (tokens )?(is )?too (long|large)|payload size exceeds|"
     r"reduce the (length|prompt)|max_?(model|seq|input|position)\w*[ _]?len|n_ctx|exceeds? .{0,40}tokens|"
-    r"(input|prompt|sequence) length|exceed\w* .{0,20}(token limit|max\w* length)|max length exceeded|"
+    r"range of input length|max\w* (input|prompt|sequence) length|exceed\w* .{0,20}token limit|max length exceeded|"
+    r"(input|prompt|(?<!stop: )sequence) length\b.{0,40}(exceed|longer|larger|greater|too|more than|>)|"
+    r"(input|prompt|sequence|model\w*)\b.{0,40}exceed\w* .{0,20}max\w* length|"
     r"inputs\W{1,3}(tokens \+|must have less)|"
     # what the prompt leaves of the context is less than nothing
     r"max_(new_|completion_|output_)?tokens\b.{0,60}(at least|greater|positive|>).{0,40}"
@@ -190,7 +192,11 @@ KINDS = (
     Kind(
         PolicyRefused, "the quota is used up", _CLIENT,
         r"insufficient.{0,3}(quota|balance|credit|fund)|balance (is )?insufficient|"
-        r"(requests|tokens|models)[ -]per[ -]day|PerDay|ByDay|calls / month|daily free|set inference limit",
+        r"PerDay|ByDay|calls / month|daily free|set inference limit",
+    ),
+    Kind(
+        PolicyRefused, "the quota is used up", _CLIENT, r"(requests|tokens|models)[ -]per[ -]day",
+        r"per[ _-]?minute|(retry|try again|wait) (in |after )?[\d.]+ ?s",
     ),
     Kind(
         PolicyRefused, "the quota is used up", _CLIENT,
@@ -198,7 +204,8 @@ KINDS = (
         r"(quota|limit|credits?|balance) .{0,30}(used up|exhausted|exceeded|reached)|exceeded .{0,30}(quota|limit)|"
         r"(reached|hit) .{0,40}(usage|spend\w*|monthly|weekly|daily|free) .{0,20}(limit|cap|quota)|"
         r"payment[ _]required|billing|arrear|subscription|free (tier|trial) .{0,30}(over|ended|expired|exhausted)|"
-        r"overdue|out of .{0,20}quota|n[o']t have any credits|budget has been exceeded|余额|欠费",
+        r"overdue .{0,20}(payment|bill|balance)|(account|payment|bill|balance)\w*\W?.{0,20}overdue|"
+        r"out of ([a-z]+ ){0,2}quota|n[o']t have any credits|budget has been exceeded|余额|欠费",
         _LATER + "|rate.?limit|concurren|subscription key",
     ),
     Kind(
@@ -224,18 +231,21 @@ KINDS = (
     ),
     Kind(
         ConfigError, f"the model takes no system message: {SYSTEM_ROLE}", (0, 400, 422, 500),
-        r"system (role|message|prompt|instruction)s?\b.{0,20}n[o']t (be )?(support|allow|accept|enabled)|"
+        r"system (role|message|prompt|instruction)s?\W{0,2}((is|are|was) ?)?n[o']t (be )?(support|allow|accept|enabled)"
+        r"\w*+(?! (after|on|in))|"
         r"developer instruction is not|not support 'system'|only user and assistant roles",
     ),
     Kind(
         ConfigError, "the model does not write on what it has begun: give a prompt profile without `continued`",
         (0, 400, 422, 500),
-        r"\bprefill\b|must end with a user message|last role user or|last message.{0,40} must (be|have).{0,20}\buser",
+        r"\bprefill\w*\b.{0,40}(n[o']t (be )?(support|allow)|incompatible)|"
+        r"n[o']t (be )?(support|allow)\w* .{0,40}\bprefill|"
+        r"must end with a user message|last role user or|last message.{0,40} must (be|have).{0,20}\buser",
     ),
     Kind(
         PolicyUnavailable, "the model is not found", (0, 400, 403, 404, 410, 422),
-        r"(models?|deployment|engine)\b.{0,80}(not[ _](be )?(found|exist|available|supported|served|loaded)|"
-        r"n[o']t exist|no longer|unknown|decommission|no access|not have access|only supported in)|"
+        r"(model|models/\S+|deployment|engine)\b.{0,80}(not[ _](be )?(found|exist|available|supported|served|loaded)|"
+        r"n[o']t exist|no longer|unknown|decommission|no access|not have access|only supported in v1)|"
         r"模型不存在|access to the model|"
         r"(no such|unknown|invalid|unsupported|not a valid|not found the) model|model_?not_?(found|available)|"
         r"pull .{0,20}model|no endpoints found|no models? .{0,20}(loaded|running|available)|load a model",

@@ -25,7 +25,7 @@ FILTERED = re.compile(r"content_?filter|safety|recitation|blocklist|prohibited|s
 STOPPED = re.compile(r"stop|eos|end|unknown|complete|finish|done|none|null")
 """In a `finish_reason` of a completion that ended by itself or at a stop string."""
 _END = (
-    r"[<\[][|｜][\w▁.-]{1,40}[|｜][>\]]|</?s>|<(?:seed:)?eos>|<EOS>|<end_of_turn>|<end_of_utterance>|<turn\|>|"
+    r"<[|｜][\w▁.-]{1,40}[|｜]>|\[\|endofturn\|\]|</?s>|<(?:seed:)?eos>|<EOS>|<end_of_turn>|<end_of_utterance>|<turn\|>|"
     r"\[EOS\]|\[/?INST\]|\[END FINAL RESPONSE\]"
 )
 END_OF_TURN = re.compile(rf"(?:{_END})\s{{0,9}}\Z")
@@ -33,7 +33,7 @@ END_OF_TURN = re.compile(rf"(?:{_END})\s{{0,9}}\Z")
 NEXT_TURN = re.compile(
     rf"(?:{_END})\s{{0,9}}(?:<\|im_start\|>|<\|start_header_id\|>|<\|header_start\|>|<\|start_of_role\|>|"
     r"<start_of_turn>|<\|turn>|<\|start\|>|<seed:bos>|\[INST\])|"
-    r"<\|im_start\|>\s?user|<\|start_header_id\|>\s?user|<start_of_turn>\s?user|[<\[][|｜](?:hy_)?[Uu]ser[|｜][>\]]"
+    r"<\|im_start\|>\s?user|<\|start_header_id\|>\s?user|<start_of_turn>\s?user|<[|｜](?:hy_)?[Uu]ser[|｜]>|\n\[\|user\|\]"
 )
 """Where a model that nothing stopped writes the user's next turn itself."""
 BROKEN = frozenset({"error", "abort", "aborted", "cancelled", "network_error", "insufficient_system_resource"})
@@ -170,7 +170,9 @@ def usage_of(told: object, times: float = 1.0) -> Usage:
     cached = _count(details if isinstance(details, Mapping) else used, "cached_tokens")  # Moonshot has it beside
     prompt = _count(used, "prompt_tokens") or _count(used, "input_tokens")
     written = _count(used, "completion_tokens") or _count(used, "output_tokens")
-    written = max(written, _count(used, "total_tokens") - prompt)  # xAI and Gemini count reasoning in the total alone
+    total = used.get("total_tokens")
+    if prompt and isinstance(total, int) and total <= COUNTABLE and "cache_read_input_tokens" not in used:
+        written = max(written, total - prompt)  # xAI and Gemini count reasoning in the total alone
     return Usage(1, prompt, round(times * written), min(cached or _count(used, "prompt_cache_hit_tokens"), prompt))
 
 

@@ -174,8 +174,8 @@ def question_from_row(row: object, path: Path, line: int) -> Question:
             path, f'a question needs "question" and "golden_answers"; keys found: {keys_of(row)}', line=line,
             remedy="name them: --columns question=NAME,answer=NAME",
         )  # fmt: skip
-    if fields.get("dataset") is None and isinstance(row.get("data_source"), str):  # Search-R1, verl
-        fields = {**fields, "dataset": row["data_source"]}
+    if fields.get("dataset") is None and _said(fields["metadata"], "dataset") is None:  # Search-R1, verl
+        fields = {**fields, "dataset": _said(row, "data_source")}
     marks = {name: literal(mark) for name in _MARKS if isinstance(mark := fields["metadata"].get(name), str)}
     given = {name: mark for name, mark in marks.items() if mark is not None}
     fields = {**fields, "metadata": {**fields["metadata"], **given}}

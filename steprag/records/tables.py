@@ -64,7 +64,10 @@ def rows_of(path: Path, *, headed: bool = False) -> Iterator[tuple[int, Any]]:
         yield from _sheet(path)
         return
     found = other_rows(path, headed=headed)
-    yield from read_rows(path) if found is None else ((number, as_json(row)) for number, row in found)
+    try:
+        yield from read_rows(path) if found is None else ((number, as_json(row)) for number, row in found)
+    except RecursionError:
+        raise DataError(path, "lists or objects are nested too deep") from None
 
 
 def parquet_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -208,8 +211,11 @@ def _rows_in(value: dict[str, Any], path: Path) -> list[Any] | None:
 
 def _of_columns(value: dict[str, Any]) -> list[Any]:
     """The rows of an object of columns, each a list or an object by row number (pandas); none of another object."""
-    columns = [[*one.values()] if isinstance(one, dict) and all(map(str.isdecimal, one)) else one
+    numbers = next((one for one in value.values() if isinstance(one, dict)), {})
+    columns = [[*map(one.get, numbers)] if isinstance(one, dict) and all(map(str.isdecimal, one)) else one
                for one in value.values()]  # fmt: skip
+    if any(isinstance(one, list) and one and isinstance(one[0], dict) for one in value.values()):
+        return []
     texts = [one for name, one in zip(value, columns, strict=True) if folded(name) in HEADS and isinstance(one, list)]
     if not any(one and isinstance(one[0], str) for one in texts):
         return []

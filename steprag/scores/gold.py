@@ -149,8 +149,10 @@ def _titles(metadata: dict[str, Any]) -> list[str]:
         return _listed(given)
     if isinstance(facts, dict):  # FlashRAG's own HotpotQA: {"title": [...], "sent_id": [...]}
         return _listed(facts.get("title"))
-    if not facts and isinstance(paragraphs := metadata.get("paragraphs"), list):  # MuSiQue
-        return [str(one["title"]) for one in paragraphs if isinstance(one, dict) and one.get("is_supporting")]
+    paragraphs = metadata.get("paragraphs")  # MuSiQue's
+    if isinstance(paragraphs, list) and not (facts or metadata.get("supporting_ids")):
+        marked = [one.get("title") for one in paragraphs if isinstance(one, dict) and one.get("is_supporting") is True]
+        return [title for title in marked if isinstance(title, str)]
     return [_listed(fact)[0] for fact in _listed(facts)]
 
 
