@@ -52,6 +52,8 @@ ARMS = {
     "outcomes": ("outcomes", "--label.name", "first_answer", "--label.metric", "em", "--label.alpha", "1"),
 }
 """By folder: its name in the report, and its label."""
+_ALSO = {"gold_recall": 100, "searches": 1}
+"""What a run's metrics tell beside, and what it is multiplied by."""
 
 
 def facts_met(tree: Tree, grammar: Grammar) -> Rewards:
@@ -166,10 +168,6 @@ def report(out: Path, seeds: Sequence[int]) -> str:
     differences = [[name, *each.shown, ", ".join(f"{gap:+.1f}" for gap in each.seeds)] for name, each in gaps.items()]
     table = markdown(["comparison", "points (95 %, t over seeds)", "bootstrap", "by seed"], differences)
     return f"{markdown(head, rows)}\n{table}"
-
-
-_ALSO = {"gold_recall": 100, "searches": 1}
-"""What a run's metrics tell beside, and what it is multiplied by."""
 
 
 def main(argv: list[str]) -> int:

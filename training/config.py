@@ -7,19 +7,24 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from steprag.config.load import StageConfig
-from steprag.config.sections import EpisodeConfig, JudgeConfig, Positive, PromptConfig, RetrieverConfig, Section
+from steprag.config.sections import (
+    EpisodeConfig,
+    JudgeConfig,
+    Positive,
+    PromptConfig,
+    RetrieverConfig,
+    Section,
+    names_in,
+)
 from steprag.policy.budget import BudgetConfig
 
 Share = Annotated[float, Field(ge=0)]
 
 
 def _trackers(said: Any) -> Any:
-    """Names with commas between as a list; "none" is none, as transformers has it."""
-    several = said if isinstance(said, list | tuple) else [said or "none"]
-    if not all(isinstance(one, str) for one in several):
-        return said
-    names = [name.strip() for one in several for name in one.split(",")]
-    return [name for name in names if name not in ("", "none")]
+    """As `Names`; "none" is none, as transformers has it."""
+    names = names_in([] if said is None else said)
+    return [name for name in names if name != "none"] if isinstance(names, list) else names
 
 
 Optimiser = Literal[

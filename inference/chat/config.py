@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from inference.config import GreedyConfig
 from steprag.agent.open import SERVED as SERVED_KEYS
 from steprag.config.load import StageConfig
-from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section
+from steprag.config.sections import EpisodeConfig, Names, PolicyConfig, Positive, PromptConfig, RetrieverConfig, Section
 from steprag.policy.requests import STEPS_FORCED
 
 SERVED = frozenset(SERVED_KEYS)
-
-
-def _listed(said: Any) -> Any:
-    """Names with commas between as a list."""
-    several = [said] if isinstance(said, str) else said
-    if not isinstance(several, list | tuple) or not all(isinstance(one, str) for one in several):
-        return said
-    return [name for one in several for part in one.split(",") if (name := part.strip())]
-
-
-Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
 class ChatServiceConfig(Section):

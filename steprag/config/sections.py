@@ -8,13 +8,24 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from steprag.errors import quoted
 from steprag.net.hosts import checked_url
 from steprag.records.jsonl import read_json
 
 Positive = Annotated[int, Field(ge=1)]
+
+
+def names_in(said: Any) -> Any:
+    """Names in a text, or in the texts of a list, with commas between; anything else as it is, for its type's check."""
+    several = [said] if isinstance(said, str) else said
+    if not isinstance(several, list | tuple) or not all(isinstance(one, str) for one in several):
+        return said
+    return [name for one in several for part in one.split(",") if (name := part.strip())]
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(names_in)]
 REMOTE = ("openai", "sglang")
 """Engines that are never started here, only asked."""
 OPENAI_S_OWN = re.compile(r"(chat)?gpt-\d[\w.-]*|o\d(-[\w.-]+)?")

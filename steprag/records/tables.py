@@ -64,10 +64,7 @@ def rows_of(path: Path, *, headed: bool = False) -> Iterator[tuple[int, Any]]:
         yield from _sheet(path)
         return
     found = other_rows(path, headed=headed)
-    try:
-        yield from read_rows(path) if found is None else ((number, as_json(row)) for number, row in found)
-    except RecursionError:
-        raise DataError(path, "lists or objects are nested too deep") from None
+    yield from read_rows(path) if found is None else found
 
 
 def parquet_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -136,7 +133,7 @@ def other_rows(path: Path, *, headed: bool = False) -> Iterator[tuple[int, Any]]
             raise DataError(path, f"is {name} by its first bytes", remedy=remedy)
     if first[:1] in (b"[", b"{"):
         rows = _rows_of_value(path, first, alone)
-        return None if rows is None else iter(enumerate(rows, 1))
+        return None if rows is None else _plain_rows(rows, path)
     if b"\t" in first:
         return _table(path, headed)
     line = first.decode(errors="replace")
@@ -144,6 +141,16 @@ def other_rows(path: Path, *, headed: bool = False) -> Iterator[tuple[int, Any]]
     if between is None and (headed or ".csv" in map(str.lower, path.suffixes)):
         between = max(",;|", key=line.count) if line else None
     return _separated(path, between) if between else None
+
+
+def _plain_rows(rows: list[Any], path: Path) -> Iterator[tuple[int, Any]]:
+    """The rows of an array with their numbers, without NaN. Raises DataError for one that is nested too deep."""
+    for number, row in enumerate(rows, 1):
+        try:
+            value = as_json(row)
+        except RecursionError:
+            raise DataError(path, "lists or objects are nested too deep", line=number) from None
+        yield number, value
 
 
 def _cells(line: str, between: str) -> list[str]:
@@ -211,11 +218,11 @@ def _rows_in(value: dict[str, Any], path: Path) -> list[Any] | None:
 
 def _of_columns(value: dict[str, Any]) -> list[Any]:
     """The rows of an object of columns, each a list or an object by row number (pandas); none of another object."""
+    if any(isinstance(one, list) and one and isinstance(one[0], dict) for one in value.values()):
+        return []
     numbers = next((one for one in value.values() if isinstance(one, dict)), {})
     columns = [[*map(one.get, numbers)] if isinstance(one, dict) and all(map(str.isdecimal, one)) else one
                for one in value.values()]  # fmt: skip
-    if any(isinstance(one, list) and one and isinstance(one[0], dict) for one in value.values()):
-        return []
     texts = [one for name, one in zip(value, columns, strict=True) if folded(name) in HEADS and isinstance(one, list)]
     if not any(one and isinstance(one[0], str) for one in texts):
         return []
