@@ -10,9 +10,11 @@ import shutil
 from pathlib import Path
 
 from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-STAGES = ("indexes", "data_generation", "preference", "training", "inference")
+STAGES = ("indexes", "data_generation", "preference", "training", "inference", "apps")
+"""The stages, and the apps above them."""
 NAMES = "|".join(STAGES)
 IMPORTED = re.compile(rf"^(\s*(?:from|import) )(?=(?:{NAMES})\b)", re.MULTILINE)
 QUOTED = re.compile(rf"""(["'])(?=(?:{NAMES})(?:\.\w+)+(?::\w+)?\1)""")
@@ -32,7 +34,7 @@ class BuildBelow(build_py):
             shutil.rmtree(home / stage, ignore_errors=True)  # of an earlier build
             (home.parent / stage).rename(home / stage)
         shutil.copytree("configs", home / "configs", dirs_exist_ok=True)
-        for path in home.rglob("*.py"):
+        for path in (*home.rglob("*.py"), *home.rglob("*.pyi")):
             text = IMPORTED.sub(r"\1steprag.", path.read_text(encoding="utf-8"))
             text = QUOTED.sub(r"\1steprag.", text)
             if path.relative_to(home).parts[0] not in STAGES:
@@ -40,4 +42,14 @@ class BuildBelow(build_py):
             path.write_text(text, encoding="utf-8")
 
 
-setup(cmdclass={"build_py": BuildBelow})
+class WheelBelow(bdist_wheel):
+    """Names the entry points of a wheel as its modules are called."""
+
+    def write_wheelfile(self, wheelfile_base: str, *arguments: str) -> None:
+        if "bdist_wheel" in self.distribution.commands:  # an editable one is made by another command
+            points = Path(wheelfile_base) / "entry_points.txt"
+            points.write_text(re.sub(rf"= (?=(?:{NAMES})\.)", "= steprag.", points.read_text(encoding="utf-8")))
+        super().write_wheelfile(wheelfile_base, *arguments)
+
+
+setup(cmdclass={"build_py": BuildBelow, "bdist_wheel": WheelBelow})

@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from apps.adapt.questions import QuestionsConfig
+from apps.commands import run as steprag
 from benchmarks.serve_load import as_options, asking
 from benchmarks.slots_speed import endpoint, told
-from steprag.cli import run as steprag
-from steprag.experiments.adapt.questions import QuestionsConfig
 from steprag.records.jsonl import read_json
 from tests.adapt_parts import FaultyPolicy, documents
 

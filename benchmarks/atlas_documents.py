@@ -22,13 +22,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from apps.adapt.gates import Hop, MadeQuestion
+from apps.adapt.passages import PassageGraph, heading_of
+from apps.commands import run as steprag
 from indexes.corpora.readers import open_source
 from indexes.rows.passage_store import PassageStore
 from inference.scoring.tables import markdown
 from steprag import atlas
-from steprag.cli import run as steprag
-from steprag.experiments.adapt.gates import Hop, MadeQuestion
-from steprag.experiments.adapt.passages import PassageGraph, heading_of
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_records, read_rows, write_records
 from steprag.scores.metrics import normalise

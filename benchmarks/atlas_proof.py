@@ -21,6 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
+from apps.reproduce.options import ProofOptions, fast, recipe
+from apps.reproduce.reproduce import DEMO_PASSES
+from apps.reproduce.stages import Pipeline, Stage, stage
+from apps.tunnel.statistics import PairedDifference, of_seeds
 from inference.scoring.runs_compared import read_run
 from inference.scoring.tables import markdown
 from preference.kept import found_and_kept
@@ -29,10 +33,6 @@ from steprag.agent.grammar import Grammar
 from steprag.config.load import RECIPES, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.engines.threads import spin_briefly
-from steprag.experiments.options import ProofOptions, fast, recipe
-from steprag.experiments.reproduce import DEMO_PASSES
-from steprag.experiments.stages import Pipeline, Stage, stage
-from steprag.experiments.tunnel.statistics import PairedDifference, of_seeds
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_json
 from steprag.scores.gold import facts_of

@@ -19,9 +19,9 @@ import sys
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 
+from apps.chat.config import ChatConfig
+from apps.chat.memory import Exchange, LineFormat, Rewriter
 from indexes import open_retriever
-from inference.chat.config import ChatConfig
-from inference.chat.memory import Exchange, LineFormat, Rewriter
 from inference.inference import answer_one
 from inference.scoring.scores import score
 from steprag import atlas

@@ -114,7 +114,7 @@ def nodes(size: int, folder: Path, clock: Clock) -> dict[str, float]:
 
 def turns(size: int, folder: Path, clock: Clock) -> dict[str, float]:
     """Turns of one conversation, one after the other, each with its events read; then all of them opened again."""
-    from inference.chat.turns.store import TurnStore
+    from apps.chat.turns.store import TurnStore
     from tests.chat_parts import WORK, WritingPolicy, chat
 
     script = itertools.cycle(WORK)

@@ -7,13 +7,13 @@ import resource
 import subprocess
 import sys
 
-from steprag.cli import COMMANDS
+from apps.commands import COMMANDS
 
 
 def seconds(words: str, checkout: str) -> float:
     """Of one start. The first of a checkout also compiles its files."""
     before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-    line = [sys.executable, "-m", "steprag.cli", *words.split(), "--help"]
+    line = [sys.executable, "-m", "apps.commands", *words.split(), "--help"]
     subprocess.run(line, cwd=checkout, check=True, capture_output=True)
     return sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before
 

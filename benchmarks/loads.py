@@ -123,7 +123,7 @@ def loading(title: str, given: argparse.Namespace) -> Iterator[Load]:
 
 def begin(log: Path, *argv: object) -> subprocess.Popen[bytes]:
     """A command of steprag in a process of its own, its output in `log`."""
-    command = [sys.executable, "-m", "steprag.cli", *map(str, argv)]
+    command = [sys.executable, "-m", "apps.commands", *map(str, argv)]
     with log.open("ab") as stream:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
 

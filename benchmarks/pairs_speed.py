@@ -92,7 +92,7 @@ def lines(distinct: int, nodes: int, count: int) -> Iterator[str]:
 def measured(trees: Path, out: Path, options: list[str]) -> dict[str, float]:
     """Seconds, CPU seconds and peak MiB of `steprag pairs` over a file."""
     start = time.perf_counter()
-    command = [sys.executable, "-m", "steprag.cli", "pairs", "--trees", str(trees), "--out", str(out), *options]
+    command = [sys.executable, "-m", "apps.commands", "pairs", "--trees", str(trees), "--out", str(out), *options]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.getcwd()})
     _, status, usage = os.wait4(process.pid, 0)
     if status:

@@ -30,8 +30,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from apps.chat.config import ChatConfig
 from indexes import open_retriever
-from inference.chat.config import ChatConfig
 from inference.inference import answer_one
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.open import make_environment, open_agent
@@ -209,7 +209,7 @@ def main() -> None:
     show(f"engine's limit: {given.slots / (words * given.token_ms / 1000):.1f} turns a second")
     with tempfile.TemporaryDirectory() as folder, apart(engine, given.slots, given.token_ms) as port:
         options = asking(f"http://127.0.0.1:{port}", given.slots)
-        command = [sys.executable, "-m", "inference.chat.serve", "--index", given.index, "--out", folder,
+        command = [sys.executable, "-m", "apps.chat.serve", "--index", given.index, "--out", folder,
                    "--serve.port", "0", "--serve.waiting", "1000", *as_options(options)]  # fmt: skip
         env = {**os.environ, "STEPRAG_TOKEN": TOKEN}
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env) as service:

@@ -32,9 +32,9 @@ from typing import Any
 
 import aiohttp
 
+from apps.chat.turns.events import ENDS, next_state
 from benchmarks.loads import TOKEN, Load, begin, built, done, loading, options, slope
 from benchmarks.serve_load import as_options, asking, engine, p95, resident
-from inference.chat.turns.events import ENDS, next_state
 from steprag import atlas
 from steprag.engines.launch import free_port
 from steprag.records.inputs import read_questions

@@ -140,7 +140,7 @@ def told(address: str, *, clear: bool = False) -> Told:
 
 
 def command(address: str, questions: Path, out: Path, concurrency: int, *more: str) -> list[str]:
-    return [sys.executable, "-m", "steprag.cli", "generate", "--questions", str(questions), "--index", address,
+    return [sys.executable, "-m", "apps.commands", "generate", "--questions", str(questions), "--index", address,
             "--out", str(out), "--search.rollouts", "4", "--search.extra", "0",
             *as_options(asking(address, concurrency)), *more]  # fmt: skip
 
@@ -159,7 +159,7 @@ def run_arm(arm: str, address: str, questions: Path, out: Path, given: argparse.
         ]
         if any(process.wait() for process in running):
             raise SystemExit("a shard failed")
-        merge = [sys.executable, "-m", "steprag.cli", "merge", str(out), *map(str, parts)]
+        merge = [sys.executable, "-m", "apps.commands", "merge", str(out), *map(str, parts)]
         subprocess.run(merge, check=True)
         return
     more = [] if arm == "plain" else ["--ray", "2"]

@@ -206,7 +206,7 @@ def search_service(index: str, folder: str, *more: str) -> Iterator[Load]:
 @contextlib.contextmanager
 def chat_service(index: str, folder: str) -> Iterator[Load]:
     """`steprag serve` before the double of an engine."""
-    command = [sys.executable, "-m", "inference.chat.serve", "--index", index, "--out", folder, "--serve.port", "0"]
+    command = [sys.executable, "-m", "apps.chat.serve", "--index", index, "--out", folder, "--serve.port", "0"]
     with apart(engine, 8, 2.0) as port, started([*command, *as_options(asking(f"http://127.0.0.1:{port}", 8))]) as load:
         yield load
 
@@ -215,7 +215,7 @@ def chat_service(index: str, folder: str) -> Iterator[Load]:
 def view_service(index: str, folder: str) -> Iterator[Load]:
     """`steprag view` of the shipped trees."""
     trees = str(atlas.DATA / "trees.jsonl.gz")
-    with started([sys.executable, "-m", "steprag.view.view", trees, "--port", "0"]) as load:
+    with started([sys.executable, "-m", "apps.viewer.view", trees, "--port", "0"]) as load:
         yield load
 
 

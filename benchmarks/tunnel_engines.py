@@ -25,15 +25,15 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from apps.tunnel import model
+from apps.tunnel.arms import MAIN, LabelArm
+from apps.tunnel.grow import Forest, environment_of, flat, grown, together
+from apps.tunnel.labels import LABELS
+from apps.tunnel.policy import MOST_TOKENS, BatchedPolicy
+from apps.tunnel.train import LearntPair, LearntRow, Schedule, dpo
+from apps.tunnel.unit import made_pairs, pair_rows
+from apps.tunnel.world import FactWorld
 from steprag.agent.rollout import episode_of, rollout
-from steprag.experiments.tunnel import model
-from steprag.experiments.tunnel.arms import MAIN, LabelArm
-from steprag.experiments.tunnel.grow import Forest, environment_of, flat, grown, together
-from steprag.experiments.tunnel.labels import LABELS
-from steprag.experiments.tunnel.policy import MOST_TOKENS, BatchedPolicy
-from steprag.experiments.tunnel.train import LearntPair, LearntRow, Schedule, dpo
-from steprag.experiments.tunnel.unit import made_pairs, pair_rows
-from steprag.experiments.tunnel.world import FactWorld
 from steprag.policy.protocols import Policy
 from steprag.records.jsonl import write_records
 from steprag.scores.metrics import exact_match
@@ -156,7 +156,7 @@ def trained_by_commands(forest: Forest, schedule: Schedule, folder: Path) -> mod
             *steps,
         ],
     ):
-        subprocess.run([sys.executable, "-m", "steprag.cli", *command], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, "-m", "apps.commands", *command], check=True, stdout=subprocess.DEVNULL)
     weights = load_file(folder / "policy" / "model.safetensors")
     return {name: weights[name].float() for name in model.start_of("middle")}
 

@@ -1,4 +1,4 @@
-"""Makes the starts of `steprag tunnel` (steprag/experiments/tunnel/start): models from scratch, trained on episodes of
+"""Makes the starts of `steprag tunnel` (apps/tunnel/start): models from scratch, trained on episodes of
 a demonstrator with habits over fresh worlds.
 
     python -m benchmarks.tunnel_starts FOLDER          # the three starts, a quarter of an hour of one core
@@ -21,9 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
 
-from steprag.agent.grammars import TRANSCRIPT
-from steprag.console.progress import say
-from steprag.experiments.tunnel.model import (
+from apps.tunnel.model import (
     ASKED,
     BEGIN,
     END,
@@ -36,8 +34,8 @@ from steprag.experiments.tunnel.model import (
     WORDS,
     encode,
 )  # fmt: skip
-from steprag.experiments.tunnel.train import LearntRow, packed
-from steprag.experiments.tunnel.world import (
+from apps.tunnel.train import LearntRow, packed
+from apps.tunnel.world import (
     HOPS,
     KIND_OF,
     MISREAD,
@@ -47,6 +45,8 @@ from steprag.experiments.tunnel.world import (
     RELATIONS,
     FactWorld,
 )
+from steprag.agent.grammars import TRANSCRIPT
+from steprag.console.progress import say
 from steprag.types import Passage, Question
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from steprag.cli import run as steprag
+from apps.commands import run as steprag
 from steprag.records.jsonl import written_whole
 from tests.browser import chromium
 from tests.viewing import SHIPPED, viewer

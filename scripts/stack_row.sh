@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-runs/stack-row} asked=${QUESTIONS:-12} steps=${STEPS:-2}
 python=${PYTHON:-.venv/bin/python}
-steprag() { "$python" -m steprag.cli "$@"; }
+steprag() { "$python" -m apps.commands "$@"; }
 mkdir -p "$out"
 
 # The tool: a function over the corpus of the embedded world, as docs/agents.md has tools.

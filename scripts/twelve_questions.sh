@@ -3,7 +3,7 @@
 #   bash scripts/twelve_questions.sh [FOLDER]      FOLDER keeps what the commands make, a new one by default
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-steprag() { "$root/.venv/bin/python" -m steprag.cli "$@"; }
+steprag() { "$root/.venv/bin/python" -m apps.commands "$@"; }
 export PYTHONPATH=$root STEPRAG_TOKEN=$("$root/.venv/bin/python" -c "import secrets; print(secrets.token_urlsafe())")
 cd "${1:-$(mktemp -d)}" && mkdir -p files || exit 2
 failed=0
@@ -12,7 +12,7 @@ try() {  # QUESTION FUNCTION
     echo "== $1" >>"$log"
     if "$2" >>"$log" 2>&1; then echo "yes  $1"; else echo "NO   $1"; failed=1; fi
 }
-serving() { exec "$root/.venv/bin/python" -m steprag.cli "$@"; }  # in the background, so that stop ends it itself
+serving() { exec "$root/.venv/bin/python" -m apps.commands "$@"; }  # in the background, so that stop ends it itself
 until_said() {  # COMMAND that succeeds once the server has said so; fails where the server ends before
     for _ in $(seq 120); do "$@" && return; kill -0 "$served" 2>/dev/null || return 1; sleep 1; done
     return 1

@@ -11,9 +11,9 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from steprag.experiments.adapt.gates import Draft
-from steprag.experiments.adapt.passages import PassagePath
-from steprag.experiments.adapt.writers import TemplateWriter
+from apps.adapt.gates import Draft
+from apps.adapt.passages import PassagePath
+from apps.adapt.writers import TemplateWriter
 from steprag.types import Passage
 from tests.fakes import answer, evidence, query
 

@@ -16,16 +16,16 @@ from typing import Any
 import httpx2
 import uvicorn
 
-from inference.chat.config import ChatServiceConfig
-from inference.chat.http.routes import FREE, create_chat_app
-from inference.chat.http.service import ChatService
-from inference.chat.memory import Rewriter
-from inference.chat.serve import modes_of
-from inference.chat.turns.desk import Desk
-from inference.chat.turns.events import ENDS
-from inference.chat.turns.files import ConversationFiles
-from inference.chat.turns.player import ChatAgent
-from inference.chat.turns.store import TurnStore
+from apps.chat.config import ChatServiceConfig
+from apps.chat.http.routes import FREE, create_chat_app
+from apps.chat.http.service import ChatService
+from apps.chat.memory import Rewriter
+from apps.chat.serve import modes_of
+from apps.chat.turns.desk import Desk
+from apps.chat.turns.events import ENDS
+from apps.chat.turns.files import ConversationFiles
+from apps.chat.turns.player import ChatAgent
+from apps.chat.turns.store import TurnStore
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.database import IN_MEMORY

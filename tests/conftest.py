@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from apps.commands import main
 from indexes.commands.build import IndexConfig, build_index
 from indexes.folder.sealing import Built
-from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.records.jsonl import write_records
 from steprag.types import Question

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
+from apps.adapt.gates import Draft, Hop, MadeQuestion, make
+from apps.adapt.passages import PassageGraph, PassagePath, heading_of, subjects_of
+from apps.adapt.questions import Draw
+from apps.commands import main
+from apps.reproduce import stages
 from indexes.corpora.readers import open_source
 from indexes.rows.passage_store import PassageStore
 from steprag import atlas
-from steprag.cli import main
 from steprag.engines.models import resolve_model
-from steprag.experiments import stages
-from steprag.experiments.adapt.gates import Draft, Hop, MadeQuestion, make
-from steprag.experiments.adapt.passages import PassageGraph, PassagePath, heading_of, subjects_of
-from steprag.experiments.adapt.questions import Draw
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_json, read_records
 from steprag.runs.run import read_manifest
@@ -173,7 +173,7 @@ def test_what_passes_decides_which_paths_are_tried_and_not_who_is_quicker() -> N
     assert all(tried(at_once, seed) == one_by_one for at_once in (2, 8, 200) for seed in range(5))
 
 
-STARTED = "import signal; signal.signal(2, signal.default_int_handler); from steprag.cli import main; exit(main())"
+STARTED = "import signal; signal.signal(2, signal.default_int_handler); from apps.commands import main; exit(main())"
 """A process that Ctrl-C reaches, also where it was begun in the background."""
 
 

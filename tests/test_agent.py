@@ -14,12 +14,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apps.commands import main
 from steprag.agent.environment import Environment
 from steprag.agent.grammar import FAILURES, START, Grammar
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.inert import CONTROL_TOKEN, neutralise
 from steprag.agent.profiles import PROFILES, load_profile
-from steprag.cli import main
 from steprag.errors import ConfigError, StepFormatError
 from steprag.records.jsonl import read_records, write_records
 from steprag.types import Completion, Message, Prediction, Question, State, Step, Usage

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from inference.chat.config import ChatConfig
+from apps.chat.config import ChatConfig
+from apps.commands import main
 from inference.config import InferConfig, config_of
-from steprag.cli import main
 from steprag.config.load import StageConfig, add_options, parse_arguments
 from steprag.engines.models import SHIPPED, shipped_adapters
 from tests.fakes import QUESTION, WORLD, answer, chat_reply, evidence, query, serve

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from data_generation.worked import WorkedEpisode, WorkedStep, replay
 from preference.build import read_trees
 from steprag import atlas
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
-from steprag.cli import main
 from steprag.engines.models import GGUF_SHA256, shipped_adapters
 from steprag.records.inputs import read_questions
 from steprag.runs.run import read_manifest

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from apps.commands import main
 from benchmarks import atlas_proof
 from benchmarks.atlas_proof import ARMS, RATES, Proof, facts_met, named, report
 from steprag.agent.grammars import TRANSCRIPT
-from steprag.cli import main
 from steprag.tree import TREE_FORMAT, Node, Tree
 from steprag.types import Found, Message, Question, Usage
 

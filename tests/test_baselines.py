@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
-from steprag.cli import main
 from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import read_manifest
 from steprag.types import Completion, Episode, Message, Passage, Prediction, Question, State, Step

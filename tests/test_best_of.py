@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from apps.commands import main
 from inference.best_of import by_critic, by_vote, play
 from inference.inference import answer_one
 from inference.state_value import CertainPolicy
@@ -21,7 +22,6 @@ from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
 from steprag.batch.journal import JOURNAL
-from steprag.cli import main
 from steprag.records.jsonl import read_records, write_records
 from steprag.types import Episode, Message, Prediction, Question, Sample, State, Step, Usage
 from tests.fakes import (

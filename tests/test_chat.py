@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from inference.chat.config import ChatServiceConfig
-from inference.chat.serve import modes_of
-from inference.chat.turns.citations import Support, citations
-from inference.chat.turns.desk import Desk
-from inference.chat.turns.events import LiveTurn, next_state, started
-from inference.chat.turns.player import ChatAgent, turn_of
-from inference.chat.turns.store import TurnRequest, TurnStore
+from apps.chat.config import ChatServiceConfig
+from apps.chat.serve import modes_of
+from apps.chat.turns.citations import Support, citations
+from apps.chat.turns.desk import Desk
+from apps.chat.turns.events import LiveTurn, next_state, started
+from apps.chat.turns.player import ChatAgent, turn_of
+from apps.chat.turns.store import TurnRequest, TurnStore
 from inference.inference import answer_one
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile

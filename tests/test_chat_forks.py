@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from inference.chat.config import ChatConfig
-from inference.chat.memory import LineFormat, names, rewritings
-from inference.chat.serve import SMALL
+from apps.chat.config import ChatConfig
+from apps.chat.memory import LineFormat, names, rewritings
+from apps.chat.serve import SMALL
+from apps.commands import main
 from inference.config import config_of
-from steprag.cli import main
 from steprag.records.jsonl import read_json, read_records
 from steprag.records.training_rows import HumanPair, Pair
 from steprag.runs.run import open_run

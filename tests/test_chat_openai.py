@@ -19,7 +19,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
-from inference.chat.http.reasoning import Reasoning, inert, reasoning_of
+from apps.chat.http.reasoning import Reasoning, inert, reasoning_of
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.config.sections import PolicyConfig
 from steprag.errors import PolicyError

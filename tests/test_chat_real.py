@@ -15,9 +15,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from inference.chat.turns.events import next_state
+from apps.chat.turns.events import next_state
+from apps.commands import main
 from steprag import atlas
-from steprag.cli import main
 from steprag.engines.models import shipped_adapters
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_records
@@ -42,7 +42,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def service(index: Path, out: Path, *more: str) -> Iterator[tuple[subprocess.Popen[str], httpx2.Client]]:
     """A service in a process of its own, ended by SIGTERM."""
-    command = [sys.executable, "-m", "inference.chat.serve", "--index", str(index), "--out", str(out)]
+    command = [sys.executable, "-m", "apps.chat.serve", "--index", str(index), "--out", str(out)]
     env = {**os.environ, "STEPRAG_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([*command, "--serve.port", "0", *more], stdout=subprocess.PIPE, text=True, env=env)
     try:
@@ -111,7 +111,7 @@ def test_a_killed_service_goes_on_and_a_cancelled_turn_frees_its_slot(index: Pat
         assert follow(client, cancelled)[-1]["type"] == "turn.cancelled"
         assert follow(client, ask(client, question))[-1]["type"] == "turn.finished"
         second = subprocess.run(
-            [sys.executable, "-m", "inference.chat.serve", "--index", str(index), "--out", str(tmp_path),
+            [sys.executable, "-m", "apps.chat.serve", "--index", str(index), "--out", str(tmp_path),
              "--serve.port", "0"], capture_output=True, text=True, timeout=120, check=False)  # fmt: skip
         assert second.returncode == 2
         assert "is in use by another process" in second.stderr

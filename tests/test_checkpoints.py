@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from apps.commands import main
 from data_generation.config import GenerateConfig
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.profiles import PROFILES, load_profile
-from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.config.sections import PolicyConfig, PromptConfig
 from steprag.engines.models import hub_revision, resolve_model

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from benchmarks import seeds
 from inference.scoring.scores import HARNESS, score
 from steprag.agent.profiles import PROFILES, load_profile
-from steprag.cli import main
 from steprag.console.terminal import guarded
 from steprag.records.jsonl import write_records
 from steprag.runs.run import open_run

@@ -1,15 +1,13 @@
-"""Configuration, recipes, the command line, and the rules of the house that a machine can check."""
+"""Configuration, recipes and the command line."""
 
 from __future__ import annotations
 
 import argparse
-import ast
 import importlib
 import shlex
 import subprocess
 import sys
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,16 +15,16 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from apps.chat.config import ChatConfig
+from apps.commands import COMMANDS, MOVED, NOUNS, configurations, main
 from data_generation.config import GenerateConfig
 from indexes.web.config import WebFileConfig
-from inference.chat.config import ChatConfig
 from inference.config import InferConfig
 from preference.config import PairsStageConfig
 from steprag.agent.grammars import GRAMMARS
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import PLACES
-from steprag.cli import COMMANDS, MOVED, NOUNS, main
-from steprag.config.load import CONFIGS, StageConfig, index_of, leaves, load_config
+from steprag.config.load import StageConfig, index_of, leaves, load_config
 from steprag.config.sections import PromptConfig
 from steprag.config.words import HELP
 from steprag.console.progress import Progress
@@ -34,7 +32,7 @@ from steprag.errors import ConfigError
 from training.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent
-STAGES = ("indexes", "data_generation", "preference", "training", "inference")
+PACKAGES = ("steprag", "indexes", "data_generation", "preference", "training", "inference", "apps")
 
 
 def test_precedence_is_option_environment_file_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,8 +165,7 @@ def test_a_slip_in_a_recipe_is_one_line_with_the_file(
 
 def configs() -> Iterator[type[StageConfig]]:
     """The configurations of all commands."""
-    for module, _, name in (place.partition(":") for place in CONFIGS):
-        yield getattr(importlib.import_module(module), name)
+    yield from configurations()
 
 
 def test_the_environment_may_hold_keys_of_other_commands_but_none_that_nobody_has(
@@ -264,7 +261,7 @@ def test_every_key_is_explained(schema: type[StageConfig]) -> None:
 def test_every_command_explains_itself_and_the_core_loads_without_an_engine() -> None:
     modules = [f"steprag.{path.stem}" for path in (ROOT / "steprag").glob("*.py") if path.stem != "__init__"]
     code = (
-        "import importlib, sys\nfrom steprag.cli import COMMANDS, UNTOUCHED, main\n"
+        "import importlib, sys\nfrom apps.commands import COMMANDS, UNTOUCHED, main\n"
         "engines = {'torch', 'faiss', 'transformers', 'sentence_transformers', 'scipy', 'datasets', 'matplotlib',\n"
         "           'fastapi', 'starlette', 'uvicorn', 'prometheus_client', 'mcp', 'aiohttp', 'httpx2', 'jinja2',\n"
         "           'bm25s', 'opentelemetry', 'openinference', 'tqdm', 'http.client', 'pydantic.plugin._loader'}\n"
@@ -381,80 +378,9 @@ def test_the_published_command_lines_are_commands_of_ours(command: str, words: s
 
 
 def test_packages_are_imported_from_the_checkout(tmp_path: Path) -> None:
-    rooms = ("steprag", *STAGES)
-    code = f"import {', '.join(rooms)}; print(*({', '.join(f'{room}.__file__' for room in rooms)}), sep='\\n')"
+    code = f"import {', '.join(PACKAGES)}; print(*({', '.join(f'{room}.__file__' for room in PACKAGES)}), sep='\\n')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert [Path(line).parent for line in ended.stdout.split()] == [ROOT / room for room in rooms], ended.stderr
-
-
-def test_every_package_is_listed_by_hand() -> None:
-    listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
-    found = {str(path.parent.relative_to(ROOT)).replace("/", ".") for name in ("steprag", *STAGES)
-             for path in (ROOT / name).rglob("__init__.py")}  # fmt: skip
-    assert listed == found
-
-
-def test_no_stage_imports_another_but_for_the_one_door() -> None:
-    crossings = []
-    for stage in STAGES:
-        for path in (ROOT / stage).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in STAGES:
-                    names = [alias.name for alias in node.names]
-                    if node.module.split(".")[0] != stage and (node.module, names) != ("indexes", ["open_retriever"]):
-                        crossings.append(f"{path}: {node.module}")
-    assert crossings == []
-
-
-CLIENTS = ("view", "experiments", "library", "interop")
-"""Rooms of the core that use the stages as a person does, and that no stage uses."""
-
-
-def test_only_clients_of_the_stages_import_them() -> None:
-    for path in (ROOT / "steprag").rglob("*.py"):
-        if path.relative_to(ROOT / "steprag").parts[0] not in CLIENTS:
-            assert not {name.split(".")[0] for name in _imports(path)} & set(STAGES), path
-    used = {name for stage in STAGES for path in (ROOT / stage).rglob("*.py") for name in _imports(path)}
-    assert not {name for name in used if _room(name) in CLIENTS}
-
-
-ROOMS = ("engines", "web", "policy", "agent", "batch", "view", "experiments", "library", "interop")
-
-
-def _room(module: str) -> str | None:
-    """The room of the core that a dotted module lies in; None where it lies beside them."""
-    parts = module.split(".")
-    return parts[1] if parts[0] == "steprag" and len(parts) > 1 and parts[1] in ROOMS else None
-
-
-def _imports(path: Path) -> Iterator[str]:
-    """The dotted modules and names that a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def test_the_rooms_of_the_core_import_only_rooms_below_them() -> None:
-    upward, seen = [], 0
-    clients = {"steprag", "steprag.doctor"}  # the package offers names of all rooms, the doctor looks into all
-    for path in (ROOT / "steprag").rglob("*.py"):
-        module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        height = ROOMS.index(_room(module)) if _room(module) else -1
-        for imported in _imports(path):
-            if (room := _room(imported)) and module not in clients:
-                seen += 1
-                upward += [f"{module} imports {imported}"] if ROOMS.index(room) > height else []
-    assert upward == []
-    assert seen > 50
-
-
-def test_a_class_name_stands_once() -> None:
-    paths = [path for room in ("steprag", *STAGES) for path in (ROOT / room).rglob("*.py")]
-    names = Counter(node.name for path in paths for node in ast.walk(ast.parse(path.read_text()))
-                    if isinstance(node, ast.ClassDef))  # fmt: skip
-    assert [name for name, count in names.items() if count > 1] == []
+    assert [Path(line).parent for line in ended.stdout.split()] == [ROOT / room for room in PACKAGES], ended.stderr
 
 
 def test_worked_takes_the_episode_as_every_command_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from apps.commands import main
 from steprag.agent.critic import Critic, find_critic
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
-from steprag.cli import main
 from steprag.records.jsonl import read_json, read_records, write_records
 from steprag.types import Message, Prediction, Question
 from tests import training_parts

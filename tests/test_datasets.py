@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from benchmarks.atlas.multiple_choice import choice_rows
 from steprag import atlas
 from steprag.agent.profiles import load_profile
 from steprag.batch.datasets import ON_HUB, chosen_file, question_file, questions_at, sampled
-from steprag.cli import main
 from steprag.errors import ConfigError, DataError
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import dump_line, from_dict, read_lines, read_records, write_records

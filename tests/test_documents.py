@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from steprag.cli import COMMANDS, main
+from apps.commands import COMMANDS, main
 from steprag.config.words import options_meant
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md")),
          *sorted((ROOT / "docs/howto").iterdir())]  # fmt: skip
-ROOMS = "steprag|indexes|data_generation|preference|training|inference|configs|scripts|benchmarks|tests|docs"
+ROOMS = "steprag|indexes|data_generation|preference|training|inference|apps|configs|scripts|benchmarks|tests|docs"
 FILE = re.compile(rf"(?<![\w./])(?:{ROOMS})/[\w./-]+\.(?:py|yaml|sh|md|jsonl|gz|json)\b")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
@@ -126,7 +126,7 @@ def test_the_commands_of_the_readme_run_one_after_the_other(tmp_path: Path, atla
     assert len(lines) > 10
     demo = "demo --questions 6 --calls 12 --steps 2 --tests 18 --no_chat"  # what quickstart.sh runs, smaller
     for line in [demo, *lines]:
-        command = [sys.executable, "-m", "steprag.cli", *made_smaller(line)]
+        command = [sys.executable, "-m", "apps.commands", *made_smaller(line)]
         if line.startswith(("view ", "index serve", "policy serve", "serve")):
             serves_and_stops(command, tmp_path)
         else:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.judge import Judge, VerdictFormat
 from steprag.batch.database import KeptCalls
-from steprag.cli import main
 from steprag.config.sections import DECIDED, SAMPLED, JudgeConfig, PolicyConfig
 from steprag.errors import ConfigError, ContentFiltered, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
 from steprag.policy.client import OpenAIPolicy

@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 import yaml
 
+from apps.commands import main
+from apps.viewer.answers import Answers
+from apps.viewer.folders import open_folders
 from indexes import open_retriever
 from indexes.corpora.documents import DocumentsConfig
 from indexes.corpora.readers import open_source
 from steprag.agent.grammars import GRAMMARS, OPENINGS
 from steprag.agent.judge import prompt_of
 from steprag.agent.profiles import grammar_of_tree, load_profile
-from steprag.cli import main
 from steprag.config.sections import JudgeConfig, RetrieverConfig
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, RetrieverError, StepFormatError
@@ -29,8 +31,6 @@ from steprag.records.training_rows import Pair, Trajectory
 from steprag.runs.run import read_manifest
 from steprag.tree import Tree
 from steprag.types import Completion, Passage, Prediction
-from steprag.view.answers import Answers
-from steprag.view.folders import open_folders
 from tests.chat_parts import WritingPolicy, chat, scripted
 from tests.fakes import BY_ROLLOUTS, QUESTION, WORLD, chat_reply, options, serve
 from tests.indexing import words_index

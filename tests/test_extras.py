@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from steprag.cli import main
+from apps.commands import main
 from steprag.extras import EXTRAS, extra_of
 from steprag.records.jsonl import write_records
 from steprag.types import Question
@@ -27,7 +27,7 @@ from tests.fakes import BY_ROLLOUTS, QUESTION, DictRetriever, chat_reply, serve
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-ROOMS = ("steprag", "indexes", "data_generation", "preference", "training", "inference")
+ROOMS = ("steprag", "indexes", "data_generation", "preference", "training", "inference", "apps")
 OWN_WORDS = {  # their commands name their extra; from airportsdata on: Atlas's
     *("mwxml", "mwparserfromhell", "onnxruntime", "openvino", "mcp", "pymilvus", "anyio", "ray", "ddgs", "protego"),
     "deepspeed",
@@ -43,7 +43,7 @@ class Absent:
         if name.split(".")[0] in {BLOCKED!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Absent())
-from steprag.cli import main
+from apps.commands import main
 sys.exit(main(sys.argv[1:]))
 """
 Steprag = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -162,8 +162,8 @@ def copied(source: Path) -> Path:
     return source
 
 
-BESIDE_OTHERS = """
-import importlib, pkgutil, sys
+BESIDE_OTHERS = f"""
+import importlib.metadata, pkgutil, sys
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
 import training
 assert training.MINE
@@ -172,12 +172,13 @@ import steprag
 for module in pkgutil.walk_packages(steprag.__path__, "steprag."):
     try:
         importlib.import_module(module.name)
-    except ModuleNotFoundError:  # the tool that a file is named after
-        assert ".interop." in module.name
-assert not {"indexes", "data_generation", "preference", "training", "inference"} & set(sys.modules)
+    except ModuleNotFoundError as error:  # the tool that a file is named after
+        assert error.name.split(".")[0] not in {ROOMS!r}, module.name
+assert not {{*{ROOMS[1:]!r}}} & set(sys.modules)
 assert steprag.Index.build(["Lima is the capital of Peru."], encoder="none").search("Peru")
-from steprag.cli import main
-sys.exit(main(["generate", "--config", "gpt-4o", "--help-all"]))
+(start,) = importlib.metadata.entry_points(group="console_scripts", name="steprag")
+assert importlib.metadata.entry_points(group="steprag")["configurations"].load()()
+sys.exit(start.load()(["generate", "--config", "gpt-4o", "--help-all"]))
 """
 
 

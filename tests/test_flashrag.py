@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from inference.interop.flashrag import DATA
 from inference.scoring.runs_compared import read_run
-from steprag.cli import main
 from steprag.console.terminal import guarded
 from steprag.errors import RequestError
 from steprag.records.jsonl import write_records
@@ -123,7 +123,7 @@ def its_data(config: Any) -> Any:
 @pytest.mark.slow
 def test_the_agent_as_its_pipeline(played: Path, index: Path, tmp_path: Path) -> None:
     config = its_config(tmp_path, index)
-    from steprag.interop.flashrag import StepRAGPipeline
+    from apps.library.flashrag import StepRAGPipeline
 
     asked = {"policy__model": "double", "policy__engine": "openai", "policy__retries": 0}
     with serve(chat_reply(POLICY)) as endpoint:
@@ -156,7 +156,7 @@ def test_an_index_as_its_retriever(index: Path, tmp_path: Path) -> None:
     )
     from flashrag.prompt import PromptTemplate  # pyright: ignore[reportMissingImports]
 
-    from steprag.interop.flashrag import StepRAGRetriever
+    from apps.library.flashrag import StepRAGRetriever
 
     class Prompt(PromptTemplate):
         def truncate_prompt(self, prompt: Any) -> Any:

@@ -120,7 +120,7 @@ class Bench:
         """The process of `steprag argv`, ended with the block."""
         log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, HIDDEN: the_gpu() if on == "cuda" else ""}
-        command = [sys.executable, "-m", "steprag.cli", *argv]
+        command = [sys.executable, "-m", "apps.commands", *argv]
         with log.open("wb") as stream, running(command, stream, environment, output) as process:
             yield process
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from indexes import open_retriever
 from indexes.addons.bm25 import Bm25Config, add_bm25
 from indexes.addons.links import add_links
@@ -23,7 +24,6 @@ from indexes.folder.manifest import read_index_manifest
 from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.service.api import Served, create_app
 from steprag.agent.checkpoints import profile_for
-from steprag.cli import main
 from steprag.config.sections import PromptConfig
 from steprag.console.terminal import plain
 from steprag.engines.models import resolve_model

@@ -21,19 +21,19 @@ from typing import Any
 import pytest
 import yaml
 
+from apps.chat.turns.store import TurnStore
+from apps.commands import main
 from data_generation.config import GenerateConfig
 from indexes import open_retriever
 from indexes.addons.bm25 import Bm25Config, add_bm25
 from indexes.addons.links import add_links
 from indexes.config import IndexConfig
 from indexes.folder.manifest import read_index_manifest
-from inference.chat.turns.store import TurnStore
 from inference.config import InferConfig
 from preference.exchange.export import FORMATS
 from steprag.agent.checkpoints import profile_for, special_tokens
 from steprag.agent.profiles import PROFILES, load_profile
 from steprag.agent.retriever import Retriever
-from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.config.sections import PromptConfig, RetrieverConfig
 from steprag.engines.models import resolve_model

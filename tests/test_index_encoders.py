@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from apps.commands import main
 from indexes.commands.build import build_index
 from indexes.encoding import runtimes
 from indexes.encoding.embed import Encoder, batches
 from indexes.encoding.encoders import Overrides, find_encoder, read_spec, weight_files
 from indexes.folder.manifest import read_index_manifest
-from steprag.cli import main
 from steprag.errors import ConfigError
 from tests.indexing import PASSAGES, ask, small, write_corpus
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from apps.commands import main
 from indexes.commands.build import build_index
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import POOLINGS, Overrides, encoder_here, find_encoder, read_spec
 from indexes.encoding.families import family_of
 from indexes.folder.manifest import read_index_manifest
 from indexes.web.retriever import EncoderRanker
-from steprag.cli import main
 from steprag.errors import ConfigError
 from tests.indexing import small, write_corpus
 from tests.models import make_published

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from data_generation.config import GenerateConfig
 from data_generation.generate import search_all, search_identity
 from data_generation.tally import Earlier
@@ -31,7 +32,6 @@ from steprag.agent.profiles import load_profile
 from steprag.batch.database import Database, absorb
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import run_calmly
-from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.config.sections import JudgeConfig, PolicyConfig, PriceConfig, RateConfig
 from steprag.console.terminal import guarded

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from apps.commands import main
+from apps.library.background import run
 from preference.build import read_trees
 from steprag import Agent, Index, Passage, Question, read_records
-from steprag.cli import main
 from steprag.errors import BudgetReached, ConfigError, PolicyError, RequestError, RetrieverError
-from steprag.library.background import run
 from steprag.records.training_rows import Pair
 from tests.browser import browser, page_in
 from tests.fakes import (

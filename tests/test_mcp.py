@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from indexes import open_retriever
 from indexes.tools.mcp_reading import put_right, texts_of
-from steprag.cli import main
 from steprag.engines.launch import free_port
 from steprag.errors import ConfigError, RetrieverError
 from steprag.types import Passage

@@ -16,8 +16,8 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
-from inference.interop.mcp_service import doors
-from steprag import cli
+from apps import commands
+from apps.mcp.service import doors
 from steprag.errors import RetrieverError
 from steprag.records.jsonl import write_records
 from steprag.types import Passage
@@ -125,8 +125,8 @@ def test_strangers_reach_no_tool(headers: dict[str, str], status: int) -> None:
 )
 def test_the_flag_may_stand_anywhere(typed: str, given: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
-    monkeypatch.setattr("inference.interop.mcp_command.main", lambda argv: seen.append(argv) or 0)
-    assert cli.run(typed.split()) == 0
+    monkeypatch.setattr("apps.mcp.command.main", lambda argv: seen.append(argv) or 0)
+    assert commands.run(typed.split()) == 0
     assert seen == [given]
 
 
@@ -134,11 +134,11 @@ def test_the_flag_may_stand_anywhere(typed: str, given: list[str], monkeypatch: 
 def test_a_client_starts_it_by_stdio(tmp_path: Path) -> None:
     write_records(tmp_path / "corpus.jsonl", [{"id": p.id, "title": p.title, "text": p.text} for p in WORLD])
     index, script = tmp_path / "index", by_turn(query("Tirana"), evidence("Prices are in lek."), answer("lek"))
-    assert cli.run(f"index build --corpus {tmp_path / 'corpus.jsonl'} --encoder none --out {index}".split()) == 0
+    assert commands.run(f"index build --corpus {tmp_path / 'corpus.jsonl'} --encoder none --out {index}".split()) == 0
     arguments = ["--index", str(index), "--model", "m", "--policy.engine", "openai"]
 
     async def work() -> Any:
-        command = ["-m", "steprag.cli", "serve", *arguments, "--base_url", endpoint.url, "--mcp"]
+        command = ["-m", "apps.commands", "serve", *arguments, "--base_url", endpoint.url, "--mcp"]
         parts = StdioServerParameters(
             command=sys.executable, args=command, cwd=tmp_path, env={"PYTHONPATH": str(Path(__file__).parents[1])}
         )

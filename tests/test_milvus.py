@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from apps.commands import main
 from indexes.commands import upload as uploading
 from indexes.commands.build import build_index
 from indexes.folder.sealing import Built
 from indexes.open import open_retriever
 from indexes.retrieval.milvus import MilvusAddress, address_of
-from steprag.cli import main
 from steprag.config.sections import RetrieverConfig
 from steprag.engines.launch import free_port
 from steprag.errors import ConfigError, RetrieverError

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from inference.chat.http.routes import PAGE
-from steprag.view.export import PAGE as VIEWER
+from apps.chat.http.routes import PAGE
+from apps.viewer.export import PAGE as VIEWER
 from steprag.web.app import FREE, SHARED, VENDOR, page_app, page_file
 from steprag.web.guard import Access
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from apps.commands import main as steprag
 from preference.build import main
 from preference.candidates import in_circles
 from preference.config import FilterConfig, LabelConfig
@@ -22,7 +23,6 @@ from preference.pairs_folder import push
 from preference.report.reward_diagnostics import RewardDiagnostics, half_means
 from preference.rewards import spre
 from steprag.agent.grammars import TRANSCRIPT
-from steprag.cli import main as steprag
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_records, write_records
 from steprag.records.training_rows import Pair, Ranking, StepLabel, Trajectory

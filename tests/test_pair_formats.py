@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from preference.exchange.export import export, llamafactory_pair
 from preference.exchange.proguide import FIELDS, parse_user, to_row
 from preference.exchange.proguide import main as import_main
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
-from steprag.cli import main
 from steprag.errors import DataError
 from steprag.records.jsonl import read_records, write_records
 from steprag.records.training_rows import Pair, Trajectory

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from inference.predictions import read_predictions
-from steprag.cli import main
 from steprag.records.jsonl import read_json, read_records, write_records
 from steprag.records.training_rows import HumanPair, Pair
 from steprag.runs.run import open_run, read_manifest

@@ -26,6 +26,7 @@ import pytest
 
 import data_generation.generate
 import inference.inference
+from apps.commands import main
 from data_generation.tally import Earlier
 from indexes import open_retriever
 from indexes.commands.build import build_index
@@ -33,7 +34,6 @@ from steprag.agent.retriever import Retriever
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import Place, Results, index_of, places_of, read_at
 from steprag.batch.tree_results import TREES
-from steprag.cli import main
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import DataError, RetrieverError
 from steprag.records.jsonl import dump_line, read_json, read_records, write_json, write_records
@@ -563,7 +563,7 @@ def test_ctrl_c_is_calm_and_told_in_one_bill(start: Start, questions: Path, tmp_
     run, heard = tmp_path / "run", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     with retriever_service() as service, serve(partial(metered, seconds=0.1)) as endpoint:
         words = ["generate", *options(endpoint, questions, Path("index"), run, "--index", service, *PRICED)]
-        command = [sys.executable, "-c", f"{heard}; from steprag.cli import main; raise SystemExit(main({words}))"]
+        command = [sys.executable, "-c", f"{heard}; from apps.commands import main; raise SystemExit(main({words}))"]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
             try:
                 wait_for(lambda: len(endpoint.requests) > 60 or child.poll() is not None)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from apps.commands import main as steprag
 from data_generation.config import GenerateConfig
 from preference.build import Searches, main, one_prompt
 from preference.chained import AnswerSearches, chained_match
@@ -27,7 +28,6 @@ from steprag.agent.grammar import START, Grammar
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.agent.profiles import grammar_of
 from steprag.agent.stack import Action
-from steprag.cli import main as steprag
 from steprag.config.load import load_config
 from steprag.errors import ConfigError, RetrieverError
 from steprag.records.jsonl import dump_line, from_dict, read_records, to_dict, write_records

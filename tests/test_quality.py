@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from inference.scoring.answer_judge import parse
 from inference.scoring.bertscore import BertScorer
 from inference.scoring.scores import score
 from steprag.agent.compliance import compliance, over_time, together, written
-from steprag.cli import main
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_records, write_json, write_records
 from steprag.runs.run import open_run

@@ -19,12 +19,12 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from data_generation.config import GenerateConfig
 from data_generation.generate import search_all, search_identity
 from steprag.agent.open import open_agent
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import Slots
-from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.errors import DataError, PolicyRefused, StepFormatError, StepragError
 from steprag.records.jsonl import read_records
@@ -170,7 +170,7 @@ def test_a_run_whose_command_is_ended_goes_on_without_slots(
     run, wanted = tmp_path / "run", plain(begin)
     with retriever_service() as service, serve(Busy(0.25)) as endpoint:
         words = options(endpoint, questions, Path("index"), run, *SMALL, "--index", service, "--ray", "2")
-        command = [sys.executable, "-m", "steprag.cli", "generate", *words]
+        command = [sys.executable, "-m", "apps.commands", "generate", *words]
         with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.getcwd()}) as process:
             while len(endpoint.requests) < 40 and process.poll() is None:
                 time.sleep(0.05)

@@ -14,19 +14,19 @@ from pathlib import Path
 import pytest
 import torch
 
+from apps.commands import main
+from apps.demo.demo import TEST
+from apps.reproduce.contenders import WARM
+from apps.reproduce.options import recipe
+from apps.reproduce.stages import Pipeline, stage
+from apps.viewer.folders import open_folders
 from inference.scoring.runs_compared import read_run
 from steprag import atlas
-from steprag.cli import main
 from steprag.config.load import RECIPES
-from steprag.experiments.contenders import WARM
-from steprag.experiments.demo import TEST
-from steprag.experiments.options import recipe
-from steprag.experiments.stages import Pipeline, stage
 from steprag.records.jsonl import read_records
 from steprag.runs.run import is_done, read_manifest
 from steprag.tree import Tree
 from steprag.types import Prediction
-from steprag.view.folders import open_folders
 
 SMALL = ("--questions", "6", "--calls", "12", "--steps", "2", "--tests", "18", "--no_chat")
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
@@ -57,7 +57,7 @@ def test_the_demo_leaves_runs_that_every_command_reads(tmp_path: Path, capsys: p
     assert main(["demo", "--out", str(tmp_path / "few"), *SMALL, "--questions", "1", "--calls", "1"]) == 2
     assert "give more --questions or --calls" in capsys.readouterr().err
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell's background ignores it
-    pages = f"from steprag.experiments.demo import show; show([['view', {str(out)!r}, '--port', '0']] * 2)"
+    pages = f"from apps.demo.demo import show; show([['view', {str(out)!r}, '--port', '0']] * 2)"
     with subprocess.Popen([sys.executable, "-c", f"{heard}; {pages}"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         links = {process.stdout.readline() for _ in range(2)}

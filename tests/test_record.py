@@ -17,10 +17,10 @@ import openai
 import pytest
 import uvicorn
 
+from apps import commands
+from apps.record.record import COMPLETIONS, CallRecorder, record_app
 from data_generation.interop.recorded import CallFolder, RecordedCall, outcome_of
-from steprag import cli
 from steprag.errors import ConfigError
-from steprag.interop.record import COMPLETIONS, CallRecorder, record_app
 from steprag.net.bounded_http import BoundedClient
 from steprag.net.hosts import listen, url_of
 from steprag.records.jsonl import LineJournal, read_records, write_records
@@ -347,12 +347,12 @@ def test_recorded_calls_become_pairs_and_supervised_rows(reward: str, tmp_path: 
     trees, pairs = tmp_path / "trees", tmp_path / "pairs"
     questions = ["--questions", str(tmp_path / "q.jsonl")]
     folding = ["trees", "recorded", "--calls", str(tmp_path / "calls.jsonl"), "--out", str(trees), *questions]
-    assert cli.main([*folding, "--reward", reward]) == 0
+    assert commands.main([*folding, "--reward", reward]) == 0
     (tree,) = read_records(trees / "trees.jsonl", Tree)
     assert tree.question.id == "q1"
     assert [n.prediction_f1 for n in tree.nodes if n.terminal] == [1.0, 0.0, None if ":" in reward else 0.0]
     options = ["--config", "spre", "--pairs.errors", "0", "--validation", "0", "--products", "[pairs, sft]"]
-    assert cli.main(["pairs", "--trees", str(trees), "--out", str(pairs), *options]) == 0
+    assert commands.main(["pairs", "--trees", str(trees), "--out", str(pairs), *options]) == 0
     made = [json.loads(line) for line in (pairs / "pairs.train.jsonl").read_text().splitlines()]
     assert {row["chosen"][0]["content"] for row in made} == {"look 0"}
     steps = [json.loads(line) for line in (pairs / "sft.train.jsonl").read_text().splitlines()]
@@ -376,5 +376,5 @@ def test_what_cannot_be_folded_is_told(
 ) -> None:
     write_records(tmp_path / "calls.jsonl", [call_of(A, bot("one"))])
     folding = ["trees", "recorded", "--calls", str(tmp_path / "calls.jsonl"), "--out", str(tmp_path / "t"), *options]
-    assert cli.main(folding) == 2
+    assert commands.main(folding) == 2
     assert said in capsys.readouterr().err

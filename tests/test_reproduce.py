@@ -16,11 +16,9 @@ from typing import Any
 
 import pytest
 
-import steprag.experiments.stages
-from steprag import atlas
-from steprag.cli import main
-from steprag.errors import PART_DONE, ConfigError, StepragError
-from steprag.experiments.contenders import (
+import apps.reproduce.stages
+from apps.commands import main
+from apps.reproduce.contenders import (
     LABELS,
     RULES,
     Proof,
@@ -30,10 +28,12 @@ from steprag.experiments.contenders import (
     elsewhere,
     the_contenders,
 )
-from steprag.experiments.options import proof_parser, sizes_asked
-from steprag.experiments.report import costs, seconds, verdict
-from steprag.experiments.reproduce import one_kind, run_stages, search, the_questions
-from steprag.experiments.stages import Pipeline, Stage, stage
+from apps.reproduce.options import proof_parser, sizes_asked
+from apps.reproduce.report import costs, seconds, verdict
+from apps.reproduce.reproduce import one_kind, run_stages, search, the_questions
+from apps.reproduce.stages import Pipeline, Stage, stage
+from steprag import atlas
+from steprag.errors import PART_DONE, ConfigError, StepragError
 from steprag.records.jsonl import read_json, read_records, write_json
 from steprag.types import Question
 from tests.fakes import descendants, wait_for
@@ -79,7 +79,7 @@ Commands = Callable[[Callable[[list[str]], int]], None]
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
     """Says what becomes of the commands that stages run in this process."""
-    return lambda run: monkeypatch.setattr(steprag.experiments.stages, "run", run)
+    return lambda run: monkeypatch.setattr(apps.reproduce.stages, "run", run)
 
 
 @pytest.mark.parametrize(("lanes", "names"), [(1, ["search1"]), (2, ["search1-1", "search1-2"])])
@@ -237,7 +237,7 @@ def test_the_times_of_interrupted_stages_are_added_up(
 ) -> None:
     clock, codes = iter(range(0, 100, 7)), iter((1, 0, 0))
     commands(lambda argv: next(codes))
-    monkeypatch.setattr(steprag.experiments.stages.time, "time", lambda: next(clock))
+    monkeypatch.setattr(apps.reproduce.stages.time, "time", lambda: next(clock))
     with pytest.raises(StepragError, match="exit code 1"):
         Pipeline(tmp_path).run(stage(tmp_path / "x", "pairs", trees="t t"))
     for _ in range(2):  # the second time it is done already
@@ -317,7 +317,7 @@ def test_ctrl_c_ends_what_runs_in_the_lanes(tmp_path: Path) -> None:
     script.write_text(
         "import signal\n"
         "from pathlib import Path\n"
-        "from steprag.experiments.stages import Pipeline, Stage\n"
+        "from apps.reproduce.stages import Pipeline, Stage\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         f"out = Path({str(tmp_path)!r})\n"
         "class Serving(Pipeline):\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from steprag.cli import main
+from apps.commands import main
 from steprag.console.terminal import guarded
 from steprag.records.jsonl import write_records
 from steprag.tree import Node, Tree

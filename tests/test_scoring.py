@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from steprag.agent.belief import believe, check_scoring
 from steprag.agent.environment import Environment
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.profiles import load_profile
-from steprag.cli import main
 from steprag.config.sections import PolicyConfig
 from steprag.engines.launch import vllm_program
 from steprag.engines.tokens import prompt_tokens

@@ -20,8 +20,8 @@ import pytest
 import yaml
 
 import indexes.index_builder
+from apps.commands import COMMANDS, main
 from steprag.agent.profiles import PROFILES, load_profile
-from steprag.cli import COMMANDS, main
 from steprag.config.sections import PolicyConfig, engine_of
 from steprag.config.words import options_meant
 from steprag.console.terminal import guarded

@@ -457,7 +457,7 @@ def index(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def process(index: Path, *options: str, **environment: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    command = [sys.executable, "-m", "steprag.cli", "index", "serve", "--index", str(index), "--port", "0"]
+    command = [sys.executable, "-m", "apps.commands", "index", "serve", "--index", str(index), "--port", "0"]
     command += ["--backend", "torch", *options]  # none of these is converted
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
     try:

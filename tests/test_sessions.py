@@ -17,8 +17,8 @@ from urllib.parse import unquote
 
 import pytest
 
+from apps.commands import main
 from data_generation.config import GenerateConfig
-from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.config.sections import PolicyConfig
 from steprag.policy.gate import BURST_SECONDS, CHARS_A_TOKEN, Gate

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from apps.commands import main
 from data_generation.config import GenerateConfig
 from steprag.batch import database
 from steprag.batch.database import Database, absorb, absorb_slots, slot_journal
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.shards import Share, share_of
-from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.errors import ConfigError, JournalError
 from steprag.records.jsonl import read_json, write_json

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from apps.commands import main
 from data_generation.config import GenerateConfig
 from data_generation.expand import make_searcher
 from steprag.agent.environment import Environment
 from steprag.agent.grammars import GRAMMARS, STACK
 from steprag.agent.profiles import load_profile
 from steprag.agent.stack import idle, live
-from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.errors import ConfigError, StepFormatError
 from steprag.records.jsonl import read_records, write_records

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from apps.commands import main
+from apps.reproduce.stack_arms import ARMS, Arm, StackProof, StackSizes, stack, transcript, write_worked
+from apps.reproduce.stack_proof import CONTEXTS, DEPTH, asked_of, did, scores
+from apps.reproduce.stages import Contender
 from data_generation.worked import WorkedEpisode, WorkedStep, replay_all
 from inference.readings import after_a_search
 from inference.scoring.scores import score
@@ -17,11 +21,7 @@ from steprag.agent.environment import Environment
 from steprag.agent.grammars import STACK
 from steprag.agent.profiles import load_profile
 from steprag.atlas import TaskEpisode
-from steprag.cli import main
 from steprag.errors import ConfigError
-from steprag.experiments.stack_arms import ARMS, Arm, StackProof, StackSizes, stack, transcript, write_worked
-from steprag.experiments.stack_proof import CONTEXTS, DEPTH, asked_of, did, scores
-from steprag.experiments.stages import Contender
 from steprag.records.inputs import read_passages, read_questions
 from steprag.records.jsonl import read_json, read_records, write_records
 from steprag.records.training_rows import Trajectory

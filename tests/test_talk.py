@@ -11,14 +11,14 @@ from typing import Any
 import httpx2
 import pytest
 
-from inference.chat.config import ChatConfig
-from inference.chat.memory import fitting
-from inference.chat.routing import mode_named, route_of
-from inference.chat.serve import _profiles
+from apps.chat.config import ChatConfig
+from apps.chat.memory import fitting
+from apps.chat.routing import mode_named, route_of
+from apps.chat.serve import _profiles
+from apps.commands import main
 from steprag import atlas
 from steprag.agent.grammars import GRAMMARS
 from steprag.agent.inert import neutralise
-from steprag.cli import main
 from steprag.config.env_file import without_env
 from steprag.config.load import load_config
 from steprag.config.sections import PolicyConfig

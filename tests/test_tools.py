@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from apps.commands import main
 from indexes import open_retriever
 from indexes.tools.toolbox import IndexTool, ToolBox
 from steprag.agent.environment import Environment
@@ -23,7 +24,6 @@ from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import Episode, episode_of, rollout
 from steprag.agent.tools import BadCall, Call, ToolSpec, call_of, spec_of
-from steprag.cli import main
 from steprag.config.sections import EpisodeConfig
 from steprag.errors import ConfigError, StepFormatError
 from steprag.records.jsonl import read_records, write_records

@@ -70,7 +70,7 @@ def test_the_librarys_names_are_there_and_nothing_is_imported_before_they_are_us
         "except AttributeError as error: print(error)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert ended.stdout == "No steprag attribute Qestion\n", ended.stderr
+    assert ended.stdout == "module 'steprag' has no attribute 'Qestion'\n", ended.stderr
 
 
 if __name__ == "__main__" and os.environ.get("STEPRAG_ACCEPT"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from steprag.cli import main
+from apps.commands import main
 from steprag.errors import PART_DONE
 from steprag.policy import traces
 from tests.chat_parts import chat, working
@@ -184,7 +184,7 @@ def test_a_collector_that_is_gone_costs_nothing(questions: Path, tmp_path: Path)
     gone = {"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
     with serve(chat_reply(in_turn(*SCRIPT))) as endpoint, retriever_service() as address:
         asked = options(endpoint, questions, Path(address), tmp_path / "run", "--limit", "1", "--index", address)
-        command = [sys.executable, "-m", "steprag.cli", "infer", *asked]
+        command = [sys.executable, "-m", "apps.commands", "infer", *asked]
         ended = subprocess.run(command, env={**os.environ, **gone}, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("traces: ") == 1

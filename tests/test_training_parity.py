@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from steprag.cli import main
+from apps.commands import main
 from steprag.errors import TrainingError
 from steprag.records.jsonl import write_records
 from steprag.runs.run import read_manifest

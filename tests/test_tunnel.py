@@ -13,23 +13,23 @@ import numpy as np
 import pytest
 import torch
 
+from apps.commands import main
+from apps.tunnel.arms import ARMS, RATES, LabelArm
+from apps.tunnel.grow import SEARCHES, Forest, answers, environment_of, flat, grown
+from apps.tunnel.labels import LABELS, named_label, skills
+from apps.tunnel.model import START, encode, forward, logits, start_of
+from apps.tunnel.policy import BatchedPolicy
+from apps.tunnel.report import CellResults, goals_of, read_cell, write
+from apps.tunnel.statistics import holm, of_seeds, trend
+from apps.tunnel.train import Schedule, dpo, packed, sft, token_logps
+from apps.tunnel.unit import made_pairs, narrowed, pair_rows, turns
+from apps.tunnel.world import HOPS, KIND_OF, RELATIONS, FactWorld, right_steps
 from benchmarks.tunnel_starts import Habits, Recipe, demonstrate, demonstrations, differences, habits, pretrained
 from data_generation.expand import Searcher
 from data_generation.growth import SearchTree
 from preference.rewards import Estimate, Rewards
 from steprag.agent.grammar import Grammar
-from steprag.cli import main
 from steprag.errors import ConfigError
-from steprag.experiments.tunnel.arms import ARMS, RATES, LabelArm
-from steprag.experiments.tunnel.grow import SEARCHES, Forest, answers, environment_of, flat, grown
-from steprag.experiments.tunnel.labels import LABELS, named_label, skills
-from steprag.experiments.tunnel.model import START, encode, forward, logits, start_of
-from steprag.experiments.tunnel.policy import BatchedPolicy
-from steprag.experiments.tunnel.report import CellResults, goals_of, read_cell, write
-from steprag.experiments.tunnel.statistics import holm, of_seeds, trend
-from steprag.experiments.tunnel.train import Schedule, dpo, packed, sft, token_logps
-from steprag.experiments.tunnel.unit import made_pairs, narrowed, pair_rows, turns
-from steprag.experiments.tunnel.world import HOPS, KIND_OF, RELATIONS, FactWorld, right_steps
 from steprag.records.jsonl import write_json
 from steprag.tree import TREE_FORMAT, Node, Tree
 from steprag.types import Found, Message, Question, Usage
@@ -335,7 +335,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_rates_are_chosen_by_validation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from steprag.experiments.tunnel import arms
+    from apps.tunnel import arms
 
     small = replace(arms.MAIN, questions=6, calls=16, steps=4, tests=12)
     monkeypatch.setattr(arms, "RATES_CELL", replace(small, name="rates", test_world=78))

@@ -20,6 +20,14 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
+from apps.commands import main
+from apps.viewer import api
+from apps.viewer.answers import Answers
+from apps.viewer.api import create_view_app
+from apps.viewer.export import document, write_export
+from apps.viewer.folders import open_folders
+from apps.viewer.listing import Listing
+from apps.viewer.series import POINTS, Series
 from preference.config import PairsStageConfig
 from preference.pairs import build_pairs
 from preference.rewards import rewards
@@ -27,19 +35,11 @@ from steprag.agent.grammars import TRANSCRIPT
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import index_of, places_of
 from steprag.batch.tree_results import TREES, tree_counts
-from steprag.cli import main
 from steprag.records.jsonl import dump_line, from_dict, line_hash, read_records, write_json, write_records
 from steprag.records.training_rows import Pair, preference_key
 from steprag.runs.run import open_run, read_manifest
 from steprag.tree import Tree
 from steprag.types import Passage
-from steprag.view import api
-from steprag.view.answers import Answers
-from steprag.view.api import create_view_app
-from steprag.view.export import document, write_export
-from steprag.view.folders import open_folders
-from steprag.view.listing import Listing
-from steprag.view.series import POINTS, Series
 from steprag.web.app import FREE
 from steprag.web.guard import Access
 from tests.fakes import BY_ROLLOUTS

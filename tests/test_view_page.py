@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from apps.commands import main
 from data_generation.config import GenerateConfig
 from data_generation.expand import Searcher, make_searcher
 from data_generation.growth import SearchTree, finished, root_only
 from data_generation.search import run_wave, verdict
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
-from steprag.cli import main
 from steprag.config.load import load_config
 from steprag.tree import Tree
 from steprag.types import Question

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from apps.commands import main
 from data_generation.weave import NOTES, weave_all
 from data_generation.worked import WorkedEpisode
-from steprag.cli import main
 from steprag.records.jsonl import read_records, write_records
 from steprag.records.training_rows import Trajectory
 from steprag.tree import Node, Tree

@@ -19,13 +19,13 @@ import ddgs
 import pytest
 from ddgs.exceptions import DDGSException, RatelimitException
 
+from apps.commands import main
 from indexes import open_retriever
 from indexes.web import snapshot
 from indexes.web.sources import FallbackRetriever, FusedRetriever
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import Choosing, Retriever, SourceChoice, Sourced, url_of
-from steprag.cli import main
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import BudgetReached, ConfigError, DataError, NotJournalled, RetrieverError, StepragError
 from steprag.records.jsonl import dump_line

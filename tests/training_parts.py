@@ -115,7 +115,7 @@ def train_until_killed(model: Path, pairs: Path, out: Path, stage: str, *options
 
 def killed_at(checkpoint: str, out: Path, argv: list[str]) -> None:
     """`steprag train` in a process that gets SIGKILL once a checkpoint of that name (a pattern) is written."""
-    command = [sys.executable, "-m", "steprag.cli", "train", *argv]
+    command = [sys.executable, "-m", "apps.commands", "train", *argv]
     process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.getcwd()})
     while not list(out.glob(f"checkpoints/{checkpoint}/trainer_state.json")) and process.poll() is None:
         time.sleep(0.02)

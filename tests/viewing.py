@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from apps.commands import main
 from inference.scoring.scores import HARNESS
 from steprag.batch.results import Results
 from steprag.batch.tree_results import TREES
-from steprag.cli import main
 from steprag.records.jsonl import write_records
 from steprag.runs.run import open_run
 from steprag.tree import TREE_FORMAT, Node, Tree
@@ -109,7 +109,7 @@ def usual_runs(folder: Path) -> list[Path]:
 @contextmanager
 def viewer(*runs: Path) -> Iterator[str]:
     """`steprag view` as a process; the address with the token."""
-    command = [sys.executable, "-m", "steprag.cli", "view", *map(str, runs), "--port", "0"]
+    command = [sys.executable, "-m", "apps.commands", "view", *map(str, runs), "--port", "0"]
     environment = {**os.environ, "STEPRAG_TOKEN": TOKEN}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=ROOT) as process:
         try:

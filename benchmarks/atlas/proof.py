@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
+from apps.reproduce.stages import run_here, stage
 from benchmarks.atlas.build import check, check_packages, question_row
 from benchmarks.atlas.questions import bridge, one_hop
 from benchmarks.atlas.splits import assign, home, in_turns
 from benchmarks.atlas.world import build_world
 from steprag import atlas
-from steprag.experiments.stages import run_here, stage
 from steprag.records.jsonl import write_records
 
 DEMOS = 20

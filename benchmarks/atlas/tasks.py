@@ -1,7 +1,7 @@
 """Two tasks for an agent that has to manage what it remembers: Ledger asks many things at once, Forks leads astray.
 
 Both lean on Atlas' corpus and keep to its splits. A worked episode is written once, as the readings that it takes; the
-words of each grammar are put to them later (`steprag/experiments/stack_arms.py`).
+words of each grammar are put to them later (`apps/reproduce/stack_arms.py`).
 """
 
 import random

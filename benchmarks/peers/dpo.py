@@ -61,7 +61,7 @@ def told_of(told: Told, log: Iterable[dict[str, Any]]) -> Told:
 
 def ours(work: Path) -> Told:
     import training.trl.dpo  # noqa: F401
-    from steprag.cli import run
+    from apps.commands import run
 
     shutil.rmtree("ckpt", ignore_errors=True)
     line = ("train --stage dpo --pairs pairs --out ckpt --model model --finetuning full --threads 1 --batch_size 4"

@@ -48,7 +48,7 @@ def ours(work: Path) -> Told:
 
     import indexes.commands.build
     import indexes.encoding.embed  # noqa: F401
-    from steprag.cli import run
+    from apps.commands import run
 
     shutil.rmtree(work / "index", ignore_errors=True)
     with measured() as told:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Told = dict[str, Any]
-OURS = f"{sys.executable} -m steprag.cli"
+OURS = f"{sys.executable} -m apps.commands"
 
 
 class Peer(NamedTuple):

@@ -39,8 +39,8 @@ def prepare(work: Path) -> None:
     import faiss
     import numpy as np
 
+    from apps.commands import run
     from steprag.atlas import path
-    from steprag.cli import run
     from steprag.engines.models import embedded_encoder
 
     lines = path("corpus").read_text(encoding="utf-8").splitlines(keepends=True)[:500]

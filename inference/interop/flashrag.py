@@ -1,6 +1,6 @@
 """FlashRAG's result files (`intermediate_data.json`): a run of ours written as one, one of its own read as predictions.
 
-Its package is not needed. `steprag.interop.flashrag` has what runs inside it.
+Its package is not needed. What runs inside FlashRAG is an app.
 """
 
 from __future__ import annotations

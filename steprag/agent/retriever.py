@@ -1,4 +1,4 @@
-"""The protocol of a retriever, as the agent uses it. `indexes.open_retriever` opens one."""
+"""The protocol of a retriever, as the agent uses it. The stage of indexes opens one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from steprag.agent.tools import ToolSpec
 from steprag.types import Passage
 
 PLACES = "index folder, a service's URL, milvus:// or elastic://HOST:PORT/NAME, module:function, a web or tools file"
-"""What `--index` takes in the commands that play the agent: what `indexes.open_retriever` opens."""
+"""What `--index` takes in the commands that play the agent."""
 _WEB_ID = re.compile(r"(?:^|/)(https?://\S+)#[0-9a-f]{16}$")
 _GIVEN_ID = re.compile(r"f[0-9a-f]{16}/")
 _PAGE = re.compile(r", p\. (\d+)(?:, |$)")
 GIVEN = "files:"
-"""Before a folder in which `indexes.open_retriever` keeps and searches files that people gave (`TakesFiles`)."""
+"""Before a folder in which files that people gave are kept and searched (`TakesFiles`)."""
 
 
 class Retriever(Protocol):
@@ -150,8 +150,9 @@ def is_given(passage_id: str) -> bool:
 
 
 def place_of(passage: Passage) -> tuple[str, int | None]:
-    """Name and page (None where it has none) of the document that a passage was read from, as `indexes.corpora` titles
-    it: `handbook.pdf, p. 12, Leave`, with the id `…/handbook.pdf#3`.
+    """Name and page (None where it has none) of the document that a passage was read from.
+
+    Such a passage has the title `handbook.pdf, p. 12, Leave` and the id `…/handbook.pdf#3`.
     """
     name = PurePosixPath(passage.id.rpartition("#")[0]).name
     found = _PAGE.match(passage.title.removeprefix(name))

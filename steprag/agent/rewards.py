@@ -1,5 +1,5 @@
 """Rewards of an episode: small functions by name, weighed in GRPO's recipe (`grpo.rewards`), labels of trees
-(`label.name`, `preference.rewards`) and arms of the wind tunnel.
+(`label.name`) and arms of the wind tunnel.
 
 A reward sees the question and what the policy did (steps, searches, the completion that was refused), never the prompt,
 so no word of ours earns anything. None means that the reward says nothing of the episode, as where a question has no
@@ -177,7 +177,7 @@ def evidence(played: Played) -> float | None:
     """The share of the gold passages that were found and whose subject the kept text names.
 
     Kept is what the steps on the stack say whose action keeps (`Action.keeps`). None without gold, and for a grammar
-    without such actions. A proxy, the same as in `preference.kept`: it asks for the title's words, not for the fact.
+    without such actions. A proxy, the same as for pairs of kept facts: it asks for the title's words, not for the fact.
     """
     gold = gold_of(played.question)
     if gold is None or not any(action.keeps for action in played.grammar.actions):
@@ -199,7 +199,7 @@ def recall(played: Played) -> float | None:
 
 
 # RAGAS's metrics by its definitions (arXiv 2309.15217), golden-tested against its package (`tests/ragas_golden.json`):
-# formulas over verdicts; `training.play.judging` asks for the verdicts.
+# formulas over verdicts, which the trainer asks a judge for.
 
 
 def precision_of(useful: Sequence[bool]) -> float:

@@ -1,15 +1,12 @@
-"""`steprag trees merge`: joins the shards of a run of `steprag generate` or `infer`.
+"""Joins the shards of a run of `steprag generate` or `infer`.
 
 The merged folder equals that of a run without `--shard`: the same commands go on in it, replay, view and score it.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import json
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +17,13 @@ from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import ResultKind, Results, gather
 from steprag.batch.shards import Share, shard_of
 from steprag.batch.worklist import FAILED, failures_in, note_failures
-from steprag.config.load import parse_arguments
 from steprag.config.sections import JudgeConfig, PolicyConfig
 from steprag.console.progress import say
-from steprag.console.terminal import guarded
-from steprag.errors import PART_DONE, ConfigError, quoted
+from steprag.errors import ConfigError, quoted
 from steprag.policy.budget import Spending, prices_of
 from steprag.records.jsonl import drop_torn_line, write_records
 from steprag.runs.run import Run, difference, events_of, locked, open_run, read_manifest
 
-STAGES = {"generate": "data_generation.tally", "infer": "inference.inference"}
-"""The modules whose `MERGING` says how runs of a stage are merged."""
 KEPT = ("grammar", "tools", "served")
 """What a manifest keeps of how its run was made; equal in all shards."""
 
@@ -62,26 +55,18 @@ class ShardRun:
         return self.manifest.get("status") in ("done", "partial")
 
 
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="steprag trees merge", description="Shards of a run (--shard I/N) as one run")
-    parser.add_argument("out", metavar="OUT", help="run folder of the whole")
-    parser.add_argument("shards", nargs="+", metavar="SHARD", help="run folders of all its shards, in any order")
-    given = parse_arguments(parser, argv)
-    return PART_DONE if merge(Path(given.out), [Path(folder) for folder in given.shards]) else 0
-
-
-def merge(out: Path, folders: Sequence[Path]) -> bool:
+def merge(out: Path, folders: Sequence[Path], mergings: Mapping[str, Merging]) -> bool:
     """Writes the run folder `out`; returns whether questions failed or are still to be worked off.
 
-    Merged again, it takes over what the shards have done since. Raises ConfigError where shards are missing, doubled
-    or not of one run.
+    `mergings` says by stage how its runs are merged. Merged again, the folder takes over what the shards have done
+    since. Raises ConfigError where shards are missing, doubled or not of one run.
     """
     with ExitStack() as opened:
-        shards = checked([_shard(folder) for folder in folders])
+        shards = checked([_shard(folder, mergings) for folder in folders])
         for shard in shards:
             opened.enter_context(locked(shard.folder))
         first = shards[0].manifest
-        stage = importlib.import_module(STAGES[first["stage"]]).MERGING
+        stage = mergings[first["stage"]]
         run = opened.enter_context(open_run(out, first["stage"], identity=shards[0].whole, config=first["config"]))
         return _merge(run, shards, stage)
 
@@ -141,10 +126,10 @@ def checked(shards: Sequence[ShardRun]) -> list[ShardRun]:
     return [by_place[place] for place in range(one.share.of)]
 
 
-def _shard(folder: Path) -> ShardRun:
+def _shard(folder: Path, stages: Container[str]) -> ShardRun:
     manifest = read_manifest(folder, "stage", "identity", "config")
     share = shard_of(manifest["identity"].get("shard"))
-    if manifest["stage"] not in STAGES or share is None:
+    if manifest["stage"] not in stages or share is None:
         raise ConfigError(f"{folder} is not a shard: it was not made by steprag generate or infer with --shard")
     return ShardRun(folder, manifest, share)
 
@@ -194,7 +179,3 @@ def _spending(config: dict[str, Any]) -> Spending:
     """Counts at the prices of the run's configuration."""
     policy, judge = PolicyConfig(**config.get("policy", {})), config.get("judge")
     return Spending(prices=prices_of(policy, JudgeConfig(**judge) if isinstance(judge, dict) else None))
-
-
-if __name__ == "__main__":
-    sys.exit(guarded(main, sys.argv[1:]))

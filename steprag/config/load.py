@@ -8,7 +8,7 @@ is a ConfigError that names the nearest known one; a variable of the environment
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.metadata
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -37,25 +37,6 @@ INDEXES = "indexes"
 PASSAGES = "passages.jsonl"
 NEWEST = f"the recipe's, else the newest under {RUNS} or {INDEXES}"
 RECIPES = Path(__file__).parents[2] / "configs"
-CONFIGS = (
-    "indexes.config:IndexConfig",
-    "indexes.commands.evaluate:EvaluateConfig",
-    "indexes.commands.search:SearchStageConfig",
-    "indexes.config:ServeConfig",
-    "indexes.web.config:WebFileConfig",
-    "data_generation.config:GenerateConfig",
-    "data_generation.worked:WorkedConfig",
-    "preference.config:PairsStageConfig",
-    "preference.config:LeakageStageConfig",
-    "training.config:TrainConfig",
-    "inference.config:InferConfig",
-    "inference.scoring.answer_judge:AnswerJudgeConfig",
-    "inference.chat.config:ChatConfig",
-    "inference.readings:ReadingsConfig",
-    "steprag.experiments.adapt.questions:QuestionsConfig",
-    "steprag.experiments.adapt.adapt:AdaptConfig",
-)
-"""The configurations of all commands: what may be set in the environment (`environment`)."""
 
 
 class StageConfig(Section):
@@ -127,9 +108,16 @@ def environment(cls: type[StageConfig]) -> dict[str, str]:
 
 
 def _every_key() -> set[str]:
-    """The dotted keys of all commands. Loads their configurations, which need no extra."""
-    places = [each.split(":") for each in CONFIGS]
-    return {key for module, name in places for key, _ in leaves(getattr(importlib.import_module(module), name))}
+    """The dotted keys of all commands. Loads their configurations, which need no extra.
+
+    The table of them stands on the top floor; the entry point `configurations` of the group `steprag` names it.
+    """
+    found = importlib.metadata.entry_points(group="steprag", name="configurations")
+    if not found:
+        raise ConfigError(
+            "steprag is not installed whole: its entry point `configurations` is missing; install it again"
+        )
+    return {key for point in found for cls in point.load()() for key, _ in leaves(cls)}
 
 
 def _nested(dotted: Mapping[str, Any], many: Collection[str] = ()) -> Values:

@@ -1,4 +1,1 @@
-"""StepRAG inside other people's tools, and their agents seen by it. Nothing of ours imports this room.
-
-Commands name its modules.
-"""
+"""StepRAG inside other people's tools. Nothing of ours imports this room."""

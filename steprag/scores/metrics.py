@@ -1,7 +1,7 @@
 """Answer metrics: the normalisation and token F1 of SQuAD's official script, with HotpotQA's yes/no rule.
 
 Search rewards, pair rewards and test scores all call these, so what is trained for is what is measured. ROUGE-L and
-BLEU are those of their packages; BERTScore, which loads a model, is `inference.scoring.bertscore`.
+BLEU are those of their packages; BERTScore, which loads a model, stands with the scores of runs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The reward of an episode in verl: the F1 of its answer, with our own metric. Loaded by verl, from this path.
 
-Needs this checkout's core in verl's environment: pip install lazy-loader, then pip install --no-deps -e .
+Needs this checkout's core in verl's environment: pip install --no-deps -e .
 """
 
 import re

@@ -1,0 +1,225 @@
+"""A seed of a cell: searched once, trained and tested once an arm."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from apps.tunnel.arms import OUTCOMES, Cell, LabelArm
+from apps.tunnel.grow import Forest, Search, answers, flat, grown
+from apps.tunnel.labels import LABELS, Label
+from apps.tunnel.model import Weights, encode, prompt_ids, start_of
+from apps.tunnel.train import LearntPair, LearntRow, Optimiser, Schedule, dpo, grpo_steps, sft
+from apps.tunnel.world import HOPS, FactWorld, right_steps
+from preference.config import PairsConfig
+from preference.kept import solved
+from preference.pairs import build_pairs
+from preference.rewards import Rewards
+from steprag.console.progress import say
+from steprag.records.jsonl import line_hash, read_json, write_json
+from steprag.records.training_rows import Pair
+from steprag.scores.metrics import exact_match
+from steprag.tree import Node, Tree, path_to
+from steprag.types import Message
+
+STEPS_A_SAMPLE = 8
+"""GRPO's steps on the episodes of one sample."""
+ToldPair = tuple[Pair, int]
+"""A pair, and how the world sees it: 1 right, -1 wrong, 0 undecided."""
+
+
+def file_of(out: Path, cell: Cell, seed: int, arm: LabelArm) -> Path:
+    """Where an arm's result stands."""
+    cell_name, arm_name = (re.sub("[^a-z0-9]+", "-", name.lower()) for name in (cell.name, arm.name))
+    return out / cell_name / str(seed) / f"{arm_name}.json"
+
+
+def made_of(cell: Cell, arm: LabelArm) -> str:
+    """What a result was made of, as one short hash: where it differs, the result is made anew."""
+    return line_hash(repr((cell, arm)))
+
+
+def missing(out: Path, cell: Cell, seed: int, arms: Sequence[LabelArm]) -> list[LabelArm]:
+    """The arms that have no result yet."""
+    files = {arm: file_of(out, cell, seed, arm) for arm in arms}
+    return [arm for arm, file in files.items() if not file.exists() or read_json(file)["made_of"] != made_of(cell, arm)]
+
+
+def made_pairs(arm: LabelArm, label: Label, forest: Forest) -> list[ToldPair]:
+    """The arm's pairs over all trees, before any is left out or turned."""
+    config = PairsConfig(cross_action=not arm.one_action, margin=arm.margin, errors=arm.errors)
+    made: list[ToldPair] = []
+    for tree, values in zip(forest.trees, label(forest), strict=True):
+        right = right_steps(forest.world, tree)
+        made += [(pair, right[pair.chosen_node or 0] - right[pair.rejected_node or 0])
+                 for pair in build_pairs(tree, line_hash(tree.question.id), values, config)]  # fmt: skip
+    return made
+
+
+def narrowed(arm: LabelArm, made: Sequence[ToldPair], forest: Forest, rng: np.random.Generator) -> list[ToldPair]:
+    """The pairs that the arm keeps, some of them turned round."""
+    kept = list(made)
+    if arm.keep == "mixed":
+        mixed = {tree.question.id for tree in forest.trees if ends(tree, True) and ends(tree, False)}
+        kept = [(pair, told) for pair, told in made if pair.question_id in mixed]
+    if arm.keep == "many":
+        many = len(made_pairs(OUTCOMES, LABELS["outcomes"], forest))
+        kept = [made[i] for i in sorted(rng.permutation(len(made))[:many].tolist())]
+    turned = rng.random(len(kept)) < arm.turned
+    return [
+        (replace(pair, chosen=pair.rejected, rejected=pair.chosen), -told) if turn else (pair, told)
+        for (pair, told), turn in zip(kept, turned, strict=True)
+    ]
+
+
+def ends(tree: Tree, right: bool) -> list[Node]:
+    """The answers of a tree that are right, or those that are wrong."""
+    return [node for node in tree.nodes if node.prediction_f1 is not None and (node.prediction_f1 == 1.0) == right]
+
+
+def counted(made: Sequence[ToldPair], forest: Forest) -> dict[str, list[int]]:
+    """How many pairs are right, wrong and undecided: in all, by hops of the question, and of unsolved trees."""
+    groups: dict[str, list[int]] = {"all": [0, 0, 0], "unsolved": [0, 0, 0]}
+    names = {tree.question.id: ["all", str(tree.question.metadata["hops"]), *["unsolved"] * (not solved(tree))]
+             for tree in forest.trees}  # fmt: skip
+    for pair, told in made:
+        for name in names[pair.question_id]:
+            groups.setdefault(name, [0, 0, 0])[(1, -1, 0).index(told)] += 1
+    return groups
+
+
+def pair_rows(made: Sequence[ToldPair]) -> list[LearntPair]:
+    """Pairs as rows of tokens."""
+
+    def row(prompt: tuple[Message, ...], reply: tuple[Message, ...]) -> LearntRow:
+        before, step = prompt_ids(prompt), encode(reply[0]["content"])
+        return LearntRow(before + step, ((len(before), len(before) + len(step)),))
+
+    return [(row(pair.prompt, pair.chosen), row(pair.prompt, pair.rejected)) for pair, _ in made]
+
+
+def episode_row(tree: Tree, leaf: Node) -> LearntRow:
+    """A whole episode; its steps are learnt."""
+    path = path_to(tree, leaf)
+    starts = [len(prompt_ids(above.messages or ())) for above in path[:-1]]
+    spans = tuple((start, start + len(encode(node.text))) for start, node in zip(starts, path[1:], strict=True))
+    return LearntRow([*prompt_ids(path[-2].messages or ()), *encode(leaf.text)], spans)
+
+
+def whole_pairs(trees: Sequence[Tree], rng: np.random.Generator, each: int = 4) -> list[LearntPair]:
+    """Right episodes against wrong ones of the same question."""
+    rows: list[LearntPair] = []
+    for tree in trees:
+        good, bad = ends(tree, True), ends(tree, False)
+        if good and bad:
+            drawn = [(good[rng.integers(len(good))], bad[rng.integers(len(bad))]) for _ in range(each)]
+            rows += [(episode_row(tree, one), episode_row(tree, other)) for one, other in drawn]
+    return rows
+
+
+def turns(trees: Sequence[Tree], values: Sequence[Rewards] | None) -> tuple[list[LearntRow], list[list[float]]]:
+    """Episodes, and the advantage of each one's learnt tokens: what was still earned from its turn on, less what
+    episodes of its question earned from the same turn on, in standard deviations.
+
+    A turn earns the rise of its label; without labels the last one earns 1 where the answer is right.
+    """
+    rows: list[LearntRow] = []
+    earned: list[np.ndarray] = []
+    for tree, told in zip(trees, values or [None] * len(trees), strict=True):
+        leaves = [node for node in tree.nodes if node.terminal for _ in range(max(1, node.visits))]
+        togo: list[np.ndarray] = []
+        for leaf in leaves:
+            gains, last = [], 0.0
+            for node in path_to(tree, leaf)[1:]:
+                now = last if told is None else (one.value if (one := told[node.id]) else last)
+                gains.append(float(node.prediction_f1 == 1.0) if told is None else now - last)
+                last = now
+            togo.append(np.cumsum(gains[::-1])[::-1])
+        for here in togo:
+            usual = [np.mean([other[t] for other in togo if len(other) > t]) for t in range(len(here))]
+            earned.append(here - usual)
+        rows += [episode_row(tree, leaf) for leaf in leaves]
+    spread = float(np.concatenate(earned).std()) + 1e-3
+    lengths = [[end - first for first, end in row.spans] for row in rows]
+    return rows, [np.repeat(one / spread, each).tolist() for one, each in zip(earned, lengths, strict=True)]
+
+
+class Seed:
+    """One seed of a cell: its trees, made when the first arm needs them, and what its arms reached."""
+
+    def __init__(self, cell: Cell, seed: int, labels: Mapping[str, Label], searches: Mapping[str, Search]) -> None:
+        self._cell, self._seed, self._labels, self._searches = cell, seed, labels, searches
+        self._start = start_of(cell.level)
+        self._world, self._test = FactWorld(5000 + seed), FactWorld(cell.test_world)
+        self._asked = self._world.questions(cell.questions, cell.hops, cell.guessable)
+        self._tests = self._test.questions(cell.tests, HOPS, cell.guessable, "test")
+        self._forests: dict[tuple[str, int], Forest] = {}
+
+    def run(self, arms: Sequence[LabelArm], out: Path) -> None:
+        """Trains and tests the arms that have no result yet."""
+        for arm in missing(out, self._cell, self._seed, arms):
+            started = time.process_time()
+            weights, facts = self._grpo(arm) if arm.method == "grpo" else self._learnt(arm)
+            said = answers(self._test, weights, self._tests)
+            right = [exact_match(one, asked.golden_answers) for one, asked in zip(said, self._tests, strict=True)]
+            seconds = round(time.process_time() - started, 2)
+            told = {"cell": self._cell.name, "arm": arm.name, "rate": arm.rate, "made_of": made_of(self._cell, arm),
+                    "seconds": seconds, **facts, "right": [int(one) for one in right],
+                    "hops": [asked.metadata["hops"] for asked in self._tests]}  # fmt: skip
+            file = file_of(out, self._cell, self._seed, arm)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, told)
+            em = 100 * sum(right) / len(right)
+            say(f"tunnel: {self._cell.name}, seed {self._seed}: {arm.name} {em:.1f}, {seconds:.0f} s")
+
+    def _learnt(self, arm: LabelArm) -> tuple[Weights, dict[str, Any]]:
+        """The arm's policy, and what is to be known of its calls and pairs."""
+        rng, weights, facts = np.random.default_rng(100 + self._seed), self._start, {}
+        for turn in range(arm.rounds if arm.method != "none" else 0):
+            weights, facts = self._trained(arm, weights, self._forest(arm, turn, weights), rng)
+        return weights, facts
+
+    def _forest(self, arm: LabelArm, turn: int, weights: Weights) -> Forest:
+        """The arm's trees: of the start, which arms share, and in later rounds of its policy so far."""
+        key = (arm.how, arm.rounds)
+        if turn == 0 and key in self._forests:
+            return self._forests[key]
+        calls, seed = self._cell.calls // arm.rounds, self._seed + 1000 * turn
+        trees = grown(self._world, weights, self._asked, calls, seed, self._searches[arm.how])
+        forest = Forest(self._world, trees, weights)
+        return forest if turn else self._forests.setdefault(key, forest)
+
+    def _trained(
+        self, arm: LabelArm, weights: Weights, forest: Forest, rng: np.random.Generator
+    ) -> tuple[Weights, dict[str, Any]]:
+        """What the arm makes of the policy by these trees, and what is to be known of its pairs."""
+        schedule = Schedule(self._cell.steps // arm.rounds, rate=arm.rate)
+        facts: dict[str, Any] = {"calls": sum(tree.usage.calls for tree in forest.trees) * arm.rounds,
+                                 "unsolved": sum(not solved(tree) for tree in forest.trees)}  # fmt: skip
+        pairs = whole_pairs(forest.trees, rng) if arm.method == "whole" else []
+        if arm.label:
+            made = narrowed(arm, made_pairs(arm, self._labels[arm.label], forest), forest, rng)
+            pairs, facts["pairs"] = pair_rows(made), counted(made, forest)
+        if arm.method in ("sft", "both"):
+            right = [episode_row(tree, leaf) for tree in forest.trees for leaf in ends(tree, True)]
+            weights = sft(weights, right, replace(schedule, batch=2 * schedule.batch), rng) if right else weights
+        return (dpo(weights, pairs, schedule, rng) if pairs else weights), facts
+
+    def _grpo(self, arm: LabelArm) -> tuple[Weights, dict[str, Any]]:
+        """Every question is asked once, a sample of questions at a time by the policy so far."""
+        optimiser = Optimiser(self._start, Schedule(self._cell.steps, rate=arm.rate))
+        samples, calls = max(1, self._cell.steps // STEPS_A_SAMPLE), 0
+        for number in range(samples):
+            asked = self._asked[number * len(self._asked) // samples : (number + 1) * len(self._asked) // samples]
+            trees = grown(self._world, optimiser.weights, asked, self._cell.calls, self._seed + 1000 * number, flat)
+            calls += sum(tree.usage.calls for tree in trees)
+            values = self._labels[arm.label](Forest(self._world, trees, optimiser.weights)) if arm.label else None
+            rows, advantages = turns(trees, values)
+            grpo_steps(optimiser, self._start, rows, advantages, self._cell.steps // samples)
+        return optimiser.weights, {"calls": calls}
