@@ -39,7 +39,7 @@ from steprag import atlas
 from steprag.engines.launch import free_port
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import dump_line, read_records
-from steprag.types import Turn
+from steprag.records.turns import Turn
 from tests.fakes import answer, evidence, query
 
 PEOPLE, VISITS = 200, 6

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from steprag.records.jsonl import existing, read_records
+from steprag.records.turns import Turn
 from steprag.scores.gold import people_id
-from steprag.types import Prediction, Turn
+from steprag.types import Prediction
 
 PREDICTIONS = "predictions.jsonl"
 TURNS = "turns.jsonl"

@@ -31,7 +31,8 @@ from steprag.errors import RetrieverError
 from steprag.policy.gate import Gate
 from steprag.policy.open import Model
 from steprag.records.jsonl import read_records, write_records
-from steprag.types import Feedback, Passage, Prediction, Question, State, Step, Turn
+from steprag.records.turns import Feedback, Turn
+from steprag.types import Passage, Prediction, Question, State, Step
 from tests.chat_parts import WORK, WritingPolicy, chat, scripted, working
 from tests.fakes import DictRetriever, answer, wait_for
 

@@ -18,7 +18,8 @@ from apps.commands import main
 from data_generation.config import GenerateConfig
 from data_generation.expand import Searcher, make_searcher
 from data_generation.growth import SearchTree, finished, root_only
-from data_generation.search import run_wave, verdict
+from data_generation.search import run_wave
+from data_generation.stopping import verdict
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config.load import load_config

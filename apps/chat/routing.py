@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from apps.chat.turns.store import TurnRequest
+from steprag.records.turns import Route, Turn
 from steprag.records.yaml_files import read_yaml
-from steprag.types import Route, Turn
 
 PATTERNS = Path(__file__).parents[2] / "configs" / "chat" / "route.yaml"
 AUTO, DIRECT, REASONING, SEARCH = "auto", "direct", "reasoning", "search"

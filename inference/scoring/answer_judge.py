@@ -28,10 +28,11 @@ from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import existing, file_hash, read_records, write_json
+from steprag.records.turns import Verdict
 from steprag.runs.run import checked_manifest, open_run
 from steprag.scores.gold import em_of
 from steprag.scores.stats import share_interval
-from steprag.types import Message, Prediction, Question, Usage, Verdict
+from steprag.types import Message, Prediction, Question, Usage
 
 VERDICTS = ResultKind(Verdict, lambda verdict: verdict.id)
 PROMPT = Path(__file__).parents[2] / "configs" / "judge" / "answer.yaml"

@@ -20,8 +20,9 @@ from steprag.agent.stack import live
 from steprag.errors import ConfigError, nearest, quoted
 from steprag.extras import function_at
 from steprag.scores.gold import Gold, em_of, gold_of, mentions, subject
-from steprag.scores.metrics import SAYS_NOTHING, normalise, rouge_l
+from steprag.scores.metrics import SAYS_NOTHING, normalise
 from steprag.scores.metrics import f1 as token_f1
+from steprag.scores.words import rouge_l
 from steprag.types import Episode, Passage, Question, Step
 
 ROUGE_FLOOR = 0.2

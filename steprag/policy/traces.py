@@ -23,9 +23,10 @@ from steprag.console.progress import say
 from steprag.errors import DataError, shortened
 from steprag.extras import remedy
 from steprag.policy.budget import dollars
+from steprag.records.turns import Verdict
 from steprag.runs.run import Run, events_of
 from steprag.tree import Failure, Tree
-from steprag.types import Episode, Message, Prediction, Question, Sample, Verdict
+from steprag.types import Episode, Message, Prediction, Question, Sample
 
 Given = TypeVar("Given")
 Call = TypeVar("Call", bound=Callable[..., Awaitable[Sample]])

@@ -11,7 +11,7 @@ from apps.chat.http.reasoning import inert
 from apps.chat.turns.events import Event
 from apps.chat.turns.store import TurnRequest
 from steprag.records.jsonl import to_dict
-from steprag.types import Turn
+from steprag.records.turns import Turn
 
 TITLE = 60
 """Characters of a title that is a question."""

@@ -39,7 +39,7 @@ from apps.chat.turns.retelling import again_request, detail, fork_request, human
 from apps.chat.turns.store import TurnRequest
 from inference.predictions import BROKEN_OFF
 from steprag.errors import JournalFull
-from steprag.types import Feedback, Turn
+from steprag.records.turns import Feedback, Turn
 from steprag.web.app import ApiError, as_json, page_app
 
 PAGE = Path(__file__).parents[1] / "page"

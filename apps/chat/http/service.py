@@ -19,7 +19,7 @@ from apps.chat.turns.desk import Desk, Full
 from apps.chat.turns.events import LiveTurn
 from apps.chat.turns.store import TurnRequest
 from steprag.errors import quoted
-from steprag.types import Turn
+from steprag.records.turns import Turn
 from steprag.web.app import ApiError
 from steprag.web.guard import Access
 

@@ -18,7 +18,8 @@ from apps.chat.turns.player import ChatAgent, play, turn_of
 from apps.chat.turns.store import TurnRequest
 from steprag.errors import StepragError
 from steprag.policy.traces import traced
-from steprag.types import Passage, Step, Turn, Usage
+from steprag.records.turns import Turn
+from steprag.types import Passage, Step, Usage
 
 log = logging.getLogger(__name__)
 REMEMBERED = 256

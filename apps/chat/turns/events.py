@@ -18,7 +18,8 @@ from typing import Any
 from apps.chat.turns.citations import Citation
 from apps.chat.turns.store import TurnRequest
 from steprag.agent.retriever import url_of
-from steprag.types import Passage, Route, Step, Turn, Usage
+from steprag.records.turns import Route, Turn
+from steprag.types import Passage, Step, Usage
 
 Event = dict[str, Any]
 PING = 15.0

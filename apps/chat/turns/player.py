@@ -23,7 +23,8 @@ from steprag.agent.rollout import Asked, Heard, Taken, rollout
 from steprag.batch.journal import Journal, QuestionCalls
 from steprag.policy.open import Model
 from steprag.policy.streams import HeardPolicy
-from steprag.types import Episode, Found, Passage, Question, State, Turn, Usage
+from steprag.records.turns import Turn
+from steprag.types import Episode, Found, Passage, Question, State, Usage
 
 
 @dataclass(frozen=True)

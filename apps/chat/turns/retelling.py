@@ -20,7 +20,8 @@ from steprag.agent.retriever import url_of
 from steprag.batch.journalled import state_of
 from steprag.errors import StepFormatError
 from steprag.records.training_rows import HumanPair
-from steprag.types import Completion, Passage, State, Turn
+from steprag.records.turns import Turn
+from steprag.types import Completion, Passage, State
 from steprag.web.app import ApiError
 
 

@@ -19,7 +19,8 @@ from typing import Any, Generic, TypeVar
 from inference.predictions import TURNS
 from steprag.records.jsonl import LineJournal, drop_torn_line, dump_line, from_dict, lines_of, written_whole
 from steprag.records.training_rows import HumanPair
-from steprag.types import Feedback, Route, Step, Turn, omitted
+from steprag.records.turns import Feedback, Route, Turn
+from steprag.types import Step, omitted
 
 ACCEPTED = "accepted.jsonl"
 PREFERRED = "preferred.jsonl"
