@@ -2,7 +2,7 @@
 
 A tree's states are made again step by step, with the passages of the run's journal or of the index that it searched;
 then the policy says at each state how likely the golden answer is (`steprag.agent.belief`). Scores are journalled, so
-a run that was killed goes on.
+a killed run resumes.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from steprag.types import Question, State, Step
 
 
 class BeliefConfig(StageConfig):
-    """`steprag trees belief`. Prompts and episode are those of the run that made the trees, if its folder tells."""
+    """`steprag trees belief`. Prompts and episode are those of the run that made the trees, if its folder says."""
 
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     retriever: RetrieverConfig = Field(default_factory=RetrieverConfig)

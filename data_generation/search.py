@@ -100,7 +100,7 @@ async def simulate(simulation: Simulation, tree: SearchTree, searcher: Searcher)
 async def _believe(simulation: Simulation, tree: SearchTree, searcher: Searcher) -> None:
     """Asks what the policy believes at the states that the simulation came to, and at the leaf where nobody asked yet.
 
-    Not on questions that can be guessed: there belief tells nothing, and each asking costs a prompt.
+    Not on questions that can be guessed: there belief says nothing, and each asking costs a prompt.
     """
     scorer, asked = searcher.scorer, tree.question
     if scorer is None or guessable(asked.question, asked.golden_answers):

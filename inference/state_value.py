@@ -1,4 +1,4 @@
-"""TC-RAG's state value: an answer is taken only where the policy is certain enough of it, else it has to go on.
+"""TC-RAG's state value: an answer is taken only where the policy is certain enough of it, else the episode continues.
 
 After TC-RAG (arXiv 2408.09199), which sums the entropies of an answer's tokens. Here the value is the mean of what the
 answer's tokens cost (minus their log-probabilities), so that it does not grow with the answer's length. Stop-RAG

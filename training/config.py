@@ -63,8 +63,8 @@ class EncoderSection(Section):
     """Stage retriever: how an encoder learns."""
 
     temperature: float = Field(default=0.05, gt=0, description="cosines are divided by it; lower: sharper choices")
-    query_prefix: str | None = Field(default=None, description="words before every query; none: as the model says")
-    passage_prefix: str | None = Field(default=None, description="words before every passage; none: as the model says")
+    query_prefix: str | None = Field(default=None, description="words before every query; none: the model's own")
+    passage_prefix: str | None = Field(default=None, description="words before every passage; none: the model's own")
 
 
 class GrpoSection(Section):
@@ -119,7 +119,9 @@ class TrainConfig(StageConfig):
         default="smollm2-135m-instruct",
         description="base weights: embedded name, folder or hub id; stage retriever: minilm, if none is given",
     )
-    adapter: str | None = Field(default=None, description="PEFT folder to go on from, or a shipped one; none: anew")
+    adapter: str | None = Field(
+        default=None, description="PEFT folder to continue from, or a shipped one; none: start fresh"
+    )
     finetuning: Literal["lora", "full"] = Field(default="lora", description="train a LoRA adapter, or every weight")
     quantization: Literal["nf4", "int8"] | None = Field(
         default=None, description="the base in 4 bits (nf4, QLoRA) or 8 (int8), by bitsandbytes; the adapter is whole"
@@ -173,7 +175,7 @@ class TrainConfig(StageConfig):
     weight_decay: Share = Field(default=0.0, description="AdamW's weight decay")
     max_grad_norm: float = Field(default=1.0, ge=0, description="gradients are scaled down to this norm; 0: never")
     held_out: int = Field(default=64, ge=0, description="rows of the val file scored after training; 0 scores none")
-    save_steps: Positive = Field(default=50, description="steps between checkpoints, from which a killed run goes on")
+    save_steps: Positive = Field(default=50, description="steps between checkpoints, from which a killed run resumes")
     logging_steps: Positive = Field(default=1, description="steps between lines of metrics.jsonl")
     seed: int = Field(default=0, ge=0, description="order of the rows, first values of LoRA, sampling of episodes")
     threads: Positive | None = Field(default=None, description="CPU threads; none takes every core")

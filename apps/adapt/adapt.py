@@ -1,7 +1,7 @@
 """`steprag adapt FOLDER`: from documents to an agent trained on them, with a proof on documents never trained on.
 
 Each stage is a command that anyone can type, with a run folder of its own below `--out`: what is finished is reused,
-an interrupted run goes on, and no call is paid twice. The agent ends in `agent`, the proof in `report.html`.
+an interrupted run resumes, and no call is paid for twice. The agent ends in `agent`, the proof in `report.html`.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class MadeQuestion:
         return len(self.passages)
 
     def asked(self) -> Question:
-        """The question with its marked passages, and the fact that each of them tells. Only of one that has a draft."""
+        """The question with its marked passages, and the fact that each states. Only of one that has a draft."""
         draft = self.draft or Draft("", "", ())
         told = zip(self.passages, draft.hops, strict=True)
         metadata = {"type": "bridge" if self.hops > 1 else "one", "hops": self.hops, "split": self.split,
@@ -201,7 +201,7 @@ def agree(said: str, answer: str) -> bool:
 
 def by_facts(tree: Tree, grammar: Grammar) -> Rewards:
     """For a step that searches, the share of the facts whose passages were found by then; for one that keeps, of those
-    that the kept text tells. Answers have their outcome, lucky ones none. Titles of documents tell nothing here.
+    that the kept text states. Answers have their outcome, lucky ones none. Titles of documents say nothing here.
     """
     facts, searches, keeps = facts_of(tree.question), retrieving(grammar), keeping(grammar)
     worth: Rewards = []

@@ -1,7 +1,7 @@
 """`steprag adapt questions`: an index to questions whose path through its passages is known, in train, dev and test.
 
 Paths are drawn until every split and number of hops has its questions, or has tried often enough. Calls are
-journalled and bounded as everywhere: started again, the run goes on and pays nothing twice.
+journalled and bounded as everywhere: started again, the run resumes and pays for nothing twice.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def main(argv: list[str]) -> int:
 async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dict[str, Any]:
     """Runs the stage; returns what gates.json holds. Raises BudgetReached; ConfigError where no question passes."""
     existing(index / PASSAGES, "passages of the index folder")
-    keys = {"questions", "dev", "test", "hops", "seed"}  # more tries go on from those that are made
+    keys = {"questions", "dev", "test", "hops", "seed"}  # more tries continue from those already made
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         identity: dict[str, Any] = {"index": retriever.fingerprint, "prompt": {"hash": file_hash(writers.PROMPTS)[:16]}}
         identity |= {**config.model_dump(include=keys), "writer": "policy" if config.by_policy else "templates"}
@@ -136,7 +136,7 @@ async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dic
 
 @dataclass
 class Draw(Iterator[Question]):
-    """An iterator over the paths to make questions of, as questions in `asked`; what `tell` is told may give it more.
+    """An iterator over the paths to make questions of, as questions in `asked`; what `tell` hears may give it more.
 
     Of each kind ("train-2": split and hops) as many are tried, in their order, as give the questions `wanted`. What
     passes decides which those are, not who is quicker: a path is tried where too few passed of all before it, or would

@@ -225,7 +225,7 @@ class TemplateWriter:
     def _chained(
         self, hops: list[Hop], words: str, fact: Triple, way: str, rest: list[list[Triple]], bridges: tuple[str, ...]
     ) -> Draft | None:
-        """The draft that goes on through `fact`, whose start `words` stand for, and a fact of each further passage."""
+        """The draft that continues through `fact`, whose start is called `words`, and a fact of each later passage."""
         known, to = fact.ends(way)
         if {(way, fact.relation), (way, fact.relation, normalise(known))} & self.vague:
             return None

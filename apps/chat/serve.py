@@ -70,7 +70,7 @@ TRIES_AT = 0.8
 Door = Callable[[Any, "ChatService"], AbstractAsyncContextManager[Any]]
 """Adds routes to the service's application, and holds what they need while it is served."""
 GRACE = 10.0
-"""Seconds that turns under way have to end once the service is told to stop; others are played at its next start."""
+"""Seconds that turns under way have to end once the service must stop; others are played at its next start."""
 
 
 def main(argv: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 The policy is the small one of `steprag tunnel`, in its small world (docs/tunnel.md). Agent, trees, pairs, predictions
 and scores are those of the big commands. Every stage keeps a run folder below `--out`: a second demo reuses what is
-finished, an interrupted one goes on.
+finished, an interrupted one is resumed.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ _retrievers: Any = importlib.import_module("flashrag.retriever.retriever")
 
 
 class StepRAGRetriever(_retrievers.BaseTextRetriever):
-    """FlashRAG's retriever over an index of ours. Its cache and its rerankers (`use_reranker`) work as ever."""
+    """FlashRAG's retriever over an index of ours. Its cache and its rerankers (`use_reranker`) work as usual."""
 
     def __init__(self, config: Any, index: str | Path | None = None, **keys: Any) -> None:
         """`index` stands in for `index_path`; `keys` are those of the section `retriever`, such as `mode="dense"`.

@@ -1,6 +1,6 @@
 """`steprag serve --mcp`: the agent as tools of any MCP client, by the protocol's own package (the extra `mcp`).
 
-`ask` plays a turn of the chat service and tells its steps as progress. `search` and `fetch` reply in the shape that
+`ask` plays a turn of the chat service and reports its steps as progress. `search` and `fetch` reply in the shape that
 deep-research clients expect of a server: `{"results": [{"id", "title", "url"}]}`, and one document by its id.
 """
 

@@ -1,4 +1,4 @@
-"""`steprag record`: an OpenAI-compatible proxy that keeps what another framework's agent asks, and what it is told.
+"""`steprag record`: an OpenAI-compatible proxy that keeps what another framework's agent asks, and the replies.
 
 Requests and replies pass through as they are: streams, tools, errors, keys. A chat completion is a line of
 `calls.jsonl` before its end goes out. `steprag trees recorded` makes trees of them.

@@ -1,7 +1,7 @@
 """`steprag reproduce`: does training on steps help? One warm start, one test split, one report.
 
 The stages are commands that anyone can type (the report lists them), each with its own run folder, so an interrupted
-run goes on. Search and training see Atlas's train split alone: its questions, the golden answers and, for guessable
+run resumes. Search and training see Atlas's train split alone: its questions, the golden answers and, for guessable
 questions, the marked passages.
 """
 

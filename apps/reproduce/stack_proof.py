@@ -229,7 +229,7 @@ def introduction(proof: StackProof) -> str:
 
 
 def gate(run: Path) -> list[str]:
-    """Whether the stack agent tells readings that help from others."""
+    """Whether the stack agent distinguishes readings that help from others."""
     scores = read_json(run / "metrics.json")
     both = scores["balanced_accuracy"]
     if both is None:

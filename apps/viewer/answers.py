@@ -35,7 +35,7 @@ SEARCH = 10.0
 SEARCHES = 16
 """Searches under way whose passages are kept."""
 FAILURES = 200
-"""Failed questions of a run that are told."""
+"""Failed questions of a run that are listed."""
 ROWS = 2000
 """Rows that a request brings at most."""
 

@@ -1,7 +1,7 @@
 """`steprag trees recorded`: the calls that `steprag record` kept, folded into trees.
 
 Calls with equal prompts are one node, and their completions its children: a question that was asked several times is a
-tree. A prompt that goes on from another one and its completion hangs below that completion. A trainer must see what a
+tree. A prompt that continues another one and its completion hangs below that completion. A trainer must see what a
 model is sent, so prompts with tools are compared with what the chat template of the model to be trained makes of them.
 """
 
@@ -129,7 +129,7 @@ def as_sent(messages: Sequence[SaidMessage], tools: Sequence[Any], tokenizer: An
             return prompt
     at = len(commonprefix([sent, ours]))
     raise ConfigError(
-        f"the chat template of {tokenizer.name_or_path} tells of tools in other words: {quoted(sent[at : at + 60])}"
+        f"the chat template of {tokenizer.name_or_path} describes tools in other words: {quoted(sent[at : at + 60])}"
         f" for {quoted(ours[at : at + 60])}; take a model of the Qwen or Hermes family, or an agent without tools"
     )
 
@@ -147,7 +147,7 @@ class GrowingTree:
     origins: dict[int, list[int | None]] = field(default_factory=dict)
 
     def prompted(self, place: int, shown: tuple[SaidMessage, ...], prompt: tuple[Message, ...]) -> int:
-        """The prompt hangs below the completion `place`: at it, or at a twin where it has gone on already."""
+        """The prompt hangs below the completion `place`: at it, or at a twin where it has been continued already."""
         if place in self.origins:
             self.nodes[place] = replace(first := self.nodes[place], visits=max(1, first.visits - 1))
             place = len(self.nodes)
@@ -219,7 +219,7 @@ class CallFolder:
         self.counts["folded"] += 1
 
     def _begun(self, keys: list[bytes], messages: tuple[SaidMessage, ...], tools: list[Any]) -> tuple[GrowingTree, int]:
-        """The tree and node of a prompt that no call had yet: below the completion that it goes on from, or a root."""
+        """The tree and node of a prompt that no call had yet: below the completion that it continues, or a root."""
         called = bool(tools) or any(one.calls for one in messages)
         if called and self._tokenizer is None:
             raise ConfigError("the recorded agent calls tools: name the model to be trained by --model, whose chat "

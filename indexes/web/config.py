@@ -54,7 +54,9 @@ class WebConfig(Section):
     encoder: str | None = Field(default=None, description="ranks passages; none: the local index's, or minilm")
     concurrency: Positive = Field(default=4, description="searches at once; more wait")
     searches: Positive | None = Field(default=None, description="searches sent to the provider at most; none: no bound")
-    user_agent: str | None = Field(default=None, description="what pages are told of us; none: StepRAG and its version")
+    user_agent: str | None = Field(
+        default=None, description="User-Agent sent to web pages; none: StepRAG and its version"
+    )
     allow: list[str] = Field(default=[], description="exact host:port that pages may be fetched from though private")
     snapshot: str | None = Field(default=None, description="folder that keeps results and pages; none: memory only")
     frozen: bool = Field(default=False, description="answer from the snapshot alone, without a request")

@@ -1,7 +1,7 @@
 """BERTScore (arXiv 1904.09675): how near the words of two texts are, by a model. Golden-tested against `bert-score`.
 
 Every word piece is matched with the likest of the other text, by the cosine of the model's vectors in their sentences.
-No idf weights, no rescaling. The package itself does not run on today's transformers, so this is its rule anew.
+No idf weights, no rescaling. The package does not run on today's transformers, so its rule is written here again.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class CriticFiles:
 
     @property
     def hash(self) -> str:
-        """What tells its weights from others."""
+        """What identifies its weights."""
         return (adapter_hash(self.files.adapter) or weights_hash(self.files))[:16]
 
 

@@ -38,7 +38,7 @@ class Retriever(Protocol):
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """At most `top_k` passages, best first, each with its score.
 
-        Raises RetrieverError where this one query failed: the question fails and the run goes on. Anything else ends
+        Raises RetrieverError where this one query failed: the question fails and the run continues. Anything else ends
         the run.
         """
         ...
@@ -101,7 +101,7 @@ class Documented(Protocol):
 
 @dataclass(frozen=True)
 class GivenFile:
-    """A file that a person gave: its bytes, pages (0: it has none), passages, and what of it could not be read."""
+    """A file that a person gave: its bytes, pages (0: it has none), passages, and the parts that could not be read."""
 
     id: str
     name: str

@@ -35,7 +35,7 @@ CONNECTORS = (
     "because", "since", "therefore", "thus", "hence", "so that", "which means", "however", "although", "first",
     "second", "then", "finally", "in contrast", "因为", "所以", "因此", "但是", "首先", "其次", "然后", "最后",
 )  # fmt: skip
-"""Words by which reasoning goes on."""
+"""Words with which reasoning continues."""
 
 
 @dataclass(frozen=True)
@@ -272,8 +272,8 @@ def grounded(played: Played) -> float | None:
 
 def judgement(played: Played) -> float | None:
     """The share of the searches that were rightly kept or dropped: taken back at once where they found no gold passage,
-    gone on from where they did (after ReSeek, arXiv 2510.00568). None without gold, without a search, and for a grammar
-    that takes nothing back.
+    continued from where they did (after ReSeek, arXiv 2510.00568). None without gold, without a search, and for a
+    grammar that takes nothing back.
     """
     gold, steps, effects = gold_of(played.question), played.episode.state.steps, played.grammar.effects
     if gold is None or "pop" not in effects.values():

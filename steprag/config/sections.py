@@ -66,7 +66,7 @@ class PriceConfig(Section):
     """Dollars a million tokens."""
 
     prompt: float | None = Field(
-        default=None, ge=0, description="dollars a million prompt tokens; none where completion has none: not known"
+        default=None, ge=0, description="dollars a million prompt tokens; none where completion has none: unknown"
     )
     cached: float | None = Field(default=None, ge=0, description="the same, for cached prompt tokens; none: as prompt")
     completion: float | None = Field(default=None, ge=0, description="dollars a million completion tokens")
@@ -126,7 +126,7 @@ class PolicyConfig(Section):
     devices: str | None = Field(
         default=None,
         pattern=r"^[\w,-]+$",
-        description="GPUs of an engine that is started here, as CUDA_VISIBLE_DEVICES has them (0,1); none: all",
+        description="GPUs of an engine that StepRAG starts, as in CUDA_VISIBLE_DEVICES (0,1); none: all",
     )
     concurrency: Positive = Field(
         default=4, description="requests in flight at once (slots, where the engine is started)"
@@ -242,7 +242,7 @@ class EpisodeConfig(Section):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The keys that decide an episode. Unset ones are left out, so that runs from before a key existed go on."""
+        """The keys that decide an episode. Unset ones are left out, so that runs older than a key can resume."""
         return self.model_dump(exclude_none=True, exclude=set() if self.screen else {"screen"})
 
 
@@ -261,7 +261,7 @@ class RetrieverConfig(Section):
     links: float = Field(
         default=0.0, ge=0, description="what a passage gains whose title the best ones mention; 0: nothing, 0.6 is good"
     )
-    reranker: str | None = Field(default=None, description="cross-encoder that orders anew: a folder or a hub id")
+    reranker: str | None = Field(default=None, description="cross-encoder that reorders passages: a folder or a hub id")
     candidates: Positive = Field(default=50, description="passages that the cross-encoder reads for a query")
     cache: None = Field(default=None, description="of earlier versions: a run's journal keeps its searches")
     preload: bool = Field(default=True, description="load the weights at opening; false: at the first search")

@@ -92,7 +92,7 @@ def _guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         logging.getLogger("asyncio").disabled = True
-        sys.stderr.write("steprag: interrupted; run the same command again to go on\n")
+        sys.stderr.write("steprag: interrupted; run the same command again to continue\n")
     gc.collect()  # frees the tasks that a second Ctrl-C broke off: asyncio would show each with its traceback
     logging.getLogger("asyncio").disabled = False
     return 130

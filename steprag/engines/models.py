@@ -124,7 +124,7 @@ def _sha256(path: Path, _size: int, _changed: int) -> str:
 
 
 def weights_hash(files: ModelFiles) -> str:
-    """What tells these base weights from others: SHA-256 of the GGUF file or the safetensors; the id of a hub model."""
+    """What identifies these base weights: SHA-256 of the GGUF file or the safetensors; the id of a hub model."""
     if files.embedded:
         return GGUF_SHA256
     if files.hub:

@@ -60,8 +60,8 @@ def write_stops(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 def prompt_tokens(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, **kwargs: Any) -> list[int]:
     """The ids of a prompt, up to where the assistant writes: a turn of its own, or on in its last message.
 
-    `kwargs`: what the template is told beside what it is told in every chat. Raises NotEncoded where the template
-    refuses the chat, or changes a message that is to be continued.
+    `kwargs`: values for the template beside those of every chat. Raises NotEncoded where the template
+    refuses the chat, or changes a message that the reply continues.
     """
     if messages[-1]["role"] == "assistant":
         prompt_text(messages, tokenizer, **kwargs)

@@ -153,7 +153,7 @@ class BoundedClient:
     async def _sent(
         self, method: str, url: str, data: bytes | None, headers: Headers | None, seconds: float
     ) -> aiohttp.ClientResponse:
-        """The reply's head. Connecting takes a little less than `seconds`, so that it is told from a late reply."""
+        """The reply's head. Connecting takes a little less than `seconds`, so that it differs from a late reply."""
         timeout = aiohttp.ClientTimeout(sock_connect=0.95 * seconds)
         response = await self._opened().request(
             method, url, data=data, headers=headers, proxy=self._proxy, allow_redirects=False, timeout=timeout

@@ -21,10 +21,10 @@ class BudgetConfig(Section):
     usd: float | None = Field(default=None, gt=0, description="dollars a run may cost, at policy.price and judge.price")
     tokens: Positive | None = Field(default=None, description="prompt and completion tokens a run may use")
     calls: Positive | None = Field(
-        default=None, description="requests a run may make, exactly; earlier parts of it included"
+        default=None, description="exact maximum of requests in a run, its earlier parts included"
     )
     minutes: float | None = Field(
-        default=None, gt=0, description="minutes until this process stops; start it again to go on"
+        default=None, gt=0, description="minutes until this process stops; start it again to continue"
     )
 
     def share(self, place: int, processes: int) -> BudgetConfig:
@@ -198,7 +198,7 @@ class Spending:
 
     def _error(self, name: str, why: str = "") -> BudgetReached:
         limit = self._limits[name]
-        return BudgetReached(f"budget.{name} = {limit} is reached{why}; raise it and run the same command to go on")
+        return BudgetReached(f"budget.{name} = {limit} is reached{why}; raise it and run the same command to continue")
 
     def _spent(self) -> dict[str, float]:
         """What is spent by limit, requests in flight with the most that they may take."""

@@ -12,7 +12,7 @@ from steprag.config.sections import PolicyConfig
 from steprag.types import Message, Usage
 
 CHARS_A_TOKEN = 4
-"""A prompt's tokens are guessed from this until the reply tells them."""
+"""A prompt's tokens are guessed from this until the reply says them."""
 
 
 def chars_of(messages: Iterable[Message]) -> int:

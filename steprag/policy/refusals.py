@@ -70,7 +70,7 @@ class ProviderProblem:
 
 
 def problem_of(status: int, body: bytes) -> ProviderProblem:
-    """The problem that a reply with an error's status tells."""
+    """The problem that a reply with an error status reports."""
     if page := page_words(body):
         return ProviderProblem(status, _line(page), page=True)
     try:
@@ -91,7 +91,7 @@ def page_words(body: bytes) -> str:
 
 
 def problem_in(reply: object) -> ProviderProblem | None:
-    """The problem that a reply with the status of success tells in place of an answer; None where it has an answer."""
+    """The problem that a reply with a success status reports in place of an answer; None where it has an answer."""
     if not isinstance(reply, Mapping):
         return None
     choices = reply.get("choices")

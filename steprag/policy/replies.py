@@ -135,7 +135,7 @@ def _word(finish: str) -> str:
 
 
 def _closed(text: str, stop: tuple[str, ...], said: Mapping[str, Any], named: str | None) -> str:
-    """The text with its closing tag, of which engines may leave a part. `named`: where the engine tells the tag."""
+    """The text with its closing tag, of which engines may leave a part. `named`: where the engine says the tag."""
     whole = text[: len(text) - max(_shared(text, tag) for tag in stop)]
     if named is not None and named in said:
         return whole + said[named] if said[named] in stop else text

@@ -55,9 +55,9 @@ def reply_in(body: bytes) -> object:
 
 
 async def whole_reply(parts: AsyncIterator[bytes], begun: str, listener: Listener, *, thinks: bool = False) -> object:
-    """The body of a streamed chat completion as one reply; its text is told to `listener` as it comes.
+    """The body of a streamed chat completion as one reply; its text goes to `listener` as it comes.
 
-    `begun`: the assistant's message that the completion writes on. Neither an echo of it nor reasoning is told
+    `begun`: the assistant's message that the completion writes on. Neither an echo of it nor reasoning goes there
     (`thinks`: reasoning is). Raises ValueError where an event is no chunk, where the text is longer than a completion
     can be, or where the reply has no end.
     """
@@ -243,7 +243,7 @@ class _Heard:
     listener: Listener
     thinks: bool
     held: str | None = field(default="")
-    """What has come, until it is clear what of it is told; None from then on."""
+    """What has come, until it is clear which part goes to the listener; None from then on."""
 
     def add(self, piece: str) -> None:
         if self.held is not None:

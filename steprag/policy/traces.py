@@ -127,7 +127,7 @@ def model_call(call: Call) -> Call:
 
 
 async def _priced(work: Awaitable[Sample], config: PolicyConfig) -> Sample:
-    """The sample; what it cost is told to the span, where prices are known."""
+    """The sample; the span holds what it cost, where prices are known."""
     from opentelemetry.trace import get_current_span
 
     used = (sample := await work).usage
@@ -236,7 +236,7 @@ class _Sender(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if not self._told:
-            say(f"traces: {shortened(record.getMessage(), 200)}; the run goes on without (said once)")
+            say(f"traces: {shortened(record.getMessage(), 200)}; the run continues without (said once)")
         self._told = True
         if self._over.is_set():
             self._sent.set()  # nobody waits for a collector that fails

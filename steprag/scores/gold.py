@@ -20,7 +20,7 @@ from steprag.scores.metrics import exact_match, normalise, parts_match
 from steprag.types import Found, Passage
 
 DISAMBIGUATION = re.compile(r"\s*\([^)]*\)$")
-"""What tells titles of one name apart, as in "Mercury (planet)"."""
+"""What distinguishes titles of one name, as in "Mercury (planet)"."""
 
 
 class WithAnswers(WithId, Protocol):
@@ -79,7 +79,7 @@ class Fact:
     anyof: tuple[tuple[str, ...], ...]
 
     def held(self, found: frozenset[str], kept: str) -> bool:
-        """Whether the passage is among those found, and `kept` (normalised, blanks around it) tells the fact."""
+        """Whether the passage is among those found, and `kept` (normalised, blanks around it) states the fact."""
         return self.passage in found and any(all(f" {word} " in kept for word in words) for words in self.anyof)
 
 

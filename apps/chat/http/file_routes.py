@@ -111,7 +111,7 @@ def file_name(name: str, endings: Sequence[str]) -> str:
 
 
 async def events_of(service: ChatService, turn_id: str) -> list[dict[str, Any]]:
-    """What a turn tells, so far. Raises ApiError where there is none."""
+    """The events of a turn so far. Raises ApiError where there is none."""
     live = service.desk.live(turn_id)
     return live.events if live else await retold(service.desk.chat, service.ended(turn_id))
 
@@ -151,7 +151,7 @@ def shown(path: Path | None) -> Response:
 
 
 def _is_utf8(path: Path) -> bool:
-    """Whether a text's beginning is UTF-8; a mark of UTF-16 tells a browser more than its type."""
+    """Whether a text's beginning is UTF-8; a browser heeds a UTF-16 byte order mark before the type."""
     with path.open("rb") as stream:
         try:
             codecs.getincrementaldecoder("utf-8")().decode(stream.read(1 << 16))

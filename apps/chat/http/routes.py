@@ -156,7 +156,7 @@ def plain_routes(service: ChatService) -> APIRouter:
 
 
 def reading_routes(service: ChatService) -> APIRouter:
-    """What a turn tells."""
+    """The events of a turn."""
     router, desk = APIRouter(prefix="/api/turns"), service.desk
 
     @router.get("/{turn_id}/events")

@@ -107,7 +107,7 @@ class QueryBody(_Body):
 
 
 class ForkBody(_Body):
-    """`POST /api/turns/T/fork`: step `step` of the turn is to be `text`, and the agent goes on from there. `action`:
+    """`POST /api/turns/T/fork`: step `step` of the turn becomes `text`, and the agent continues from there. `action`:
     what words without a tag are to be.
     """
 

@@ -66,7 +66,7 @@ class Desk:
         by = {"labelnames": ["finish"], "registry": metrics}
         self._ended = Counter("steprag_turns", "Turns that ended since the start, by how", **by)
         self._seconds = Counter("steprag_turn_seconds", "What their play took", **by)
-        for request in chat.store.pending:  # a service that was killed goes on
+        for request in chat.store.pending:  # a service that was killed resumes
             self._queue(request)
 
     @property
@@ -211,7 +211,7 @@ class Desk:
         return turn_of(live.request, finish="cancelled", seconds=live.seconds, **so_far(live))
 
     async def _end(self, live: LiveTurn, turn: Turn) -> None:
-        """Keeps the turn, then tells its last event."""
+        """Keeps the turn, then publishes its last event."""
         live.ending, last = True, end_of(turn)
         try:
             if self.chat.store.waits(turn.id):  # else its conversation was deleted meanwhile

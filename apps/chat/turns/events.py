@@ -23,7 +23,7 @@ from steprag.types import Passage, Step, Usage
 
 Event = dict[str, Any]
 PING = 15.0
-"""Seconds without an event after which listeners are told so: their connections must be seen to live."""
+"""Seconds without an event after which listeners get a sign of life, so that their connections stay open."""
 
 ENDS = ("turn.finished", "turn.failed", "turn.cancelled")
 _AFTER: dict[str, tuple[str, ...]] = {
@@ -137,8 +137,8 @@ class LiveTurn:
     no memory.
 
     `abandon` is called where nobody has listened for `abandon_after` seconds since the last listener left and the turn
-    is not over. `ending`: its record is being written. `mark` names this telling: a service that started again tells a
-    turn anew, in other pieces.
+    is not over. `ending`: its record is being written. `mark` names this telling: a restarted service sends a
+    turn from its start, in other pieces.
     """
 
     request: TurnRequest

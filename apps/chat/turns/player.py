@@ -1,4 +1,4 @@
-"""Plays a turn with the one agent, and tells it as events."""
+"""Plays a turn with the one agent and publishes it as events."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class ChatAgent:
 
 
 async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
-    """Plays the turn and publishes its events but for the last one. Raises RequestError, and what an engine's end
+    """Plays the turn and publishes all its events except the last. Raises RequestError, and what an engine's end
     raises.
     """
     request, journal = live.request, chat.journal
@@ -101,7 +101,7 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
     for place, step in enumerate(request.given):
         state = await agent.environment.apply(state, step)
         live.publish(events.step_finished(place, step, given=True))
-        if place < len(request.given) - 1:  # what the last one found is the first thing that the rollout tells
+        if place < len(request.given) - 1:  # the rollout reports first what the last one found
             teller.found(agent.environment, state)
     turns = rollout(agent.environment, agent.policy.policy, state, seed=chat.seed + request.again)
     async with aclosing(turns) as played:  # pyright: ignore[reportArgumentType] (a generator, which can be closed)

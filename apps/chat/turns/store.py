@@ -1,4 +1,4 @@
-"""The turns of a service: in memory, and in its run folder, from which a service that was killed goes on.
+"""The turns of a service: in memory, and in its run folder, from which a service that was killed resumes.
 
 `accepted.jsonl` has a line for each turn before its client hears of it, `turns.jsonl` one for each that ended. What
 stands in the first alone was accepted and not answered: it is played when the service starts again. `preferred.jsonl`
