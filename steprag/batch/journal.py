@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Container
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +26,7 @@ from steprag.batch.database import JOURNAL as JOURNAL
 from steprag.batch.database import CallKey, Database, KeptCalls
 from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, JournalledScorer, Request, scorer_of
 from steprag.console.progress import say
-from steprag.errors import RequestError, StepragError
+from steprag.errors import PolicyError, RequestError, StepragError
 from steprag.policy.budget import Spending
 from steprag.policy.gate import Gate
 from steprag.policy.open import Model
@@ -121,6 +122,13 @@ class Journal(KeptCalls):
         """The endpoint answered that it will not: nothing to keep."""
         self._db.write(f"DELETE FROM calls WHERE {_THIS}", question_id, *key)
 
+    def abandoned(self, question_id: str, key: CallKey) -> None:
+        """A fault of a program ended the call: it counts as lost, for it may be paid, and it may be sent again."""
+        with self._db.transaction():
+            self._db.write("INSERT INTO lost(question, role) VALUES (?, ?)", question_id, key[0])
+            self.failed(question_id, key)
+        self.spending.lost += 1
+
     def replied(self, question_id: str, key: CallKey, sample: Sample) -> None:
         """Keeps the reply to a call and counts its cost; it is on the disk when this returns."""
         reply = json.dumps(list(map(_row, sample.completions)), ensure_ascii=False)
@@ -170,15 +178,12 @@ class Journal(KeptCalls):
         for task in self.in_flight - self.on_wire:
             task.cancel()  # a limit a minute would have them wait for nothing
         if self.on_wire and kind is asyncio.CancelledError:
-            say(
-                f"stopping: {len(self.on_wire)} calls in flight are waited for, since they are paid; Ctrl-C again ends "
-                "at once"
-            )
-        await asyncio.gather(*self.in_flight, return_exceptions=True)
-        if self._syncing:
-            self._syncing.cancel()
-            self._db.sync()
-        self.close()
+            say(f"stopping: waiting for {len(self.on_wire)} paid calls in flight; press Ctrl-C again to end at once")
+        with closing(self):
+            await asyncio.gather(*self.in_flight, return_exceptions=True)
+            if self._syncing:
+                self._syncing.cancel()
+                self._db.sync()
 
 
 class QuestionCalls:
@@ -242,23 +247,28 @@ class QuestionCalls:
 
     async def _sent(self, key: CallKey, request: Request) -> Sample:
         self._journal.sent(self._id, key)
-        task = asyncio.current_task()
+        task, foreign = asyncio.current_task(), True
         self._journal.on_wire.add(task)
         try:
             sample = await request()
+            if not sample.completions:
+                raise PolicyError(f"the {key[0]} gave no completion")
+            foreign = False
         except asyncio.CancelledError:
+            foreign = False
             if self._live:
                 self._journal.failed(self._id, key)
             raise
         except StepragError as error:
+            foreign = False
             self._journal.failed(self._id, key)
-            if (
-                not isinstance(error, RequestError) and not self._live
-            ):  # no other request can succeed: send none that waits
+            if not isinstance(error, RequestError) and not self._live:  # no other request can succeed
                 self._journal.closing, self._journal.fatal = True, error
             raise
         finally:
             self._journal.on_wire.discard(task)
+            if foreign:
+                self._journal.abandoned(self._id, key)
         self._journal.replied(self._id, key, sample)
         return sample
 

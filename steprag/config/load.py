@@ -22,7 +22,7 @@ from steprag.config.env_file import without_env
 from steprag.config.sections import RetrieverConfig, Section
 from steprag.config.words import OPTION, SEVERAL, meant, options_meant, shape_of, short_usage, show_help
 from steprag.console.progress import say
-from steprag.errors import ConfigError, nearest, quoted
+from steprag.errors import ConfigError, DataError, nearest, quoted
 from steprag.net.hosts import is_local
 from steprag.records.jsonl import plain, read_json
 from steprag.records.yaml_files import parsed, read_yaml
@@ -228,8 +228,11 @@ def _newest_index() -> str | None:
     places = [Path(top).glob(f"{depth}/manifest.json") for top in (RUNS, INDEXES) for depth in ("*", "*/*")]
     manifests = [file for found in places for file in found]
     for file in sorted(manifests, key=lambda one: one.stat().st_mtime, reverse=True):
-        if file.with_name(PASSAGES).is_file() and read_json(file).get("stage") == INDEX:
-            return str(file.parent)
+        try:
+            if file.with_name(PASSAGES).is_file() and read_json(file).get("stage") == INDEX:
+                return str(file.parent)
+        except (DataError, OSError) as error:
+            say(f"index: passing over {file.parent}: {error}")
     return None
 
 
