@@ -31,7 +31,7 @@ from steprag.agent.open import OpenAgent, make_environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.database import Database, absorb
 from steprag.batch.journal import JOURNAL, Journal
-from steprag.batch.worklist import run_calmly
+from steprag.batch.worklist import run_interruptible
 from steprag.config.load import load_config
 from steprag.config.sections import JudgeConfig, PolicyConfig, PriceConfig, RateConfig
 from steprag.console.terminal import guarded
@@ -587,7 +587,7 @@ def test_a_second_ctrl_c_is_not_raised_in_the_middle_of_a_step() -> None:
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     try:
-        assert guarded(lambda _: run_calmly(stubborn()), []) == 130
+        assert guarded(lambda _: run_interruptible(stubborn()), []) == 130
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)

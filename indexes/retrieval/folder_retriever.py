@@ -17,7 +17,7 @@ from typing import Protocol
 
 from cachetools import LRUCache
 
-from indexes.ranking.rankings import Asked, RowSearcher, asked_of
+from indexes.ranking.rankings import RowSearcher, SearchKey, search_key
 from steprag.agent.retriever import Documented
 from steprag.errors import RetrieverError, own_copy
 from steprag.types import Passage
@@ -29,7 +29,7 @@ first.
 """
 
 
-def remembered_searches() -> LRUCache[Asked, tuple[Passage, ...]]:
+def search_cache() -> LRUCache[SearchKey, tuple[Passage, ...]]:
     """An empty memory of searches, bounded by their passages."""
     return LRUCache(REMEMBERED, lambda found: min(max(1, len(found)), REMEMBERED))
 
@@ -78,11 +78,11 @@ class FolderRetriever:
         self._searcher, self._store, self._batch, self._originals = searcher, store, batch, originals
         self.counts = Counts()
         self._batch_seconds = 0.0
-        self._waiting: dict[Asked, _Waiters] = {}
-        self._running: dict[Asked, _Waiters] = {}
+        self._waiting: dict[SearchKey, _Waiters] = {}
+        self._running: dict[SearchKey, _Waiters] = {}
         """The batch in the worker thread: who asks for the same meanwhile waits too."""
         self._pump: asyncio.Task[None] | None = None
-        self._cache = remembered_searches()
+        self._cache = search_cache()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="retriever")
         self._loading: Future[None] | None = self._worker.submit(searcher.load) if preload else None
         self._closed = False
@@ -112,10 +112,10 @@ class FolderRetriever:
 
     async def ready(self) -> None:
         """Waits until the weights are loaded; raises what went wrong where they cannot be."""
-        await self.settled()
+        await self.load_finished()
         self._loaded.result()
 
-    async def settled(self) -> None:
+    async def load_finished(self) -> None:
         """Waits until the weights are loaded, or failed to."""
         if not self._loaded.done():
             await asyncio.wait([asyncio.wrap_future(self._loaded)])
@@ -128,12 +128,12 @@ class FolderRetriever:
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """At most `top_k` passages, best first; equal scores in the order of the corpus.
 
-        Raises RetrieverError for a query that cannot be searched (`asked_of`) and where the retriever is closed.
+        Raises RetrieverError for a query that cannot be searched (`search_key`) and where the retriever is closed.
         Anything else, such as weights that do not load or a damaged store, is no query's fault and raised as it is.
         """
         if self._closed:
             raise RetrieverError("the retriever is closed")
-        asked = asked_of(query, top_k)
+        asked = search_key(query, top_k)
         self.counts.searches += 1
         if (found := self._cache.get(asked)) is not None:
             self.counts.remembered += 1
@@ -159,7 +159,7 @@ class FolderRetriever:
         self._closed = True
         _cancel(self._waiting)
         if self._loading is not None and not self._loading.cancel():
-            await self.settled()
+            await self.load_finished()
         if self._pump is not None and not self._pump.done():
             await asyncio.wait([self._pump])
         self._worker.submit(self._store.close)  # behind a batch that was abandoned, if one still runs
@@ -184,7 +184,7 @@ class FolderRetriever:
         wanted = list(self._running)
         self.counts.batches += 1
         self.counts.batched += len(wanted)
-        await self.settled()
+        await self.load_finished()
         start = time.monotonic()
         work = asyncio.get_running_loop().run_in_executor(self._worker, self._search_batch, wanted)
         await asyncio.wait([work])
@@ -203,7 +203,7 @@ class FolderRetriever:
                 else:
                     waiter.set_exception(own_copy(error))
 
-    def _search_batch(self, wanted: Sequence[Asked]) -> dict[Asked, tuple[Passage, ...]]:
+    def _search_batch(self, wanted: Sequence[SearchKey]) -> dict[SearchKey, tuple[Passage, ...]]:
         """Worker thread: the rows of all queries, then their passages."""
         self._loaded.result()  # raises what went wrong while loading
         found = zip(wanted, self._searcher.search(wanted), strict=True)
@@ -214,7 +214,7 @@ def _all_done(waiters: _Waiters) -> bool:
     return all(waiter.done() for waiter in waiters)
 
 
-def _cancel(searches: Mapping[Asked, _Waiters]) -> None:
+def _cancel(searches: Mapping[SearchKey, _Waiters]) -> None:
     for waiters in searches.values():
         for waiter in waiters:
             waiter.cancel()

@@ -23,7 +23,7 @@ from typing import Any
 from steprag.agent.open import OpenAgent
 from steprag.agent.retriever import Retriever, Tooled
 from steprag.batch.database import JOURNAL as JOURNAL
-from steprag.batch.database import CallKey, Database, KeptCalls
+from steprag.batch.database import CallKey, Database, JournalReader
 from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, JournalledScorer, Request, scorer_of
 from steprag.console.progress import say
 from steprag.errors import PolicyError, RequestError, StepragError
@@ -38,13 +38,13 @@ from steprag.types import Completion, Passage, Question, Sample
 _THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
 
 
-class Journal(KeptCalls):
+class Journal(JournalReader):
     """The open file. Use as a context manager; leaving it waits for the calls in flight and keeps their replies.
 
-    `reading`: nothing is written, so the file may belong to a run that goes on. `alone`: no other process may have it
-    open (`steprag.batch.database`). `below`: calls that an earlier start of the run finished elsewhere, answered from
-    there. `sync_seconds`: how often what was committed is written through to the disk, within the context; 0: when the
-    system does. Raises JournalError where the file cannot be read or written (disk full, damaged, not a journal).
+    `reading`: nothing is written, so the file may belong to a run that still works. `exclusive`: no other process may
+    have it open (`steprag.batch.database`). `base_journal`: holds calls that an earlier start of the run finished; they
+    are answered from there. `sync_seconds`: how often commits are written through to the disk; 0: when the system does.
+    Raises JournalError where the file cannot be read or written (disk full, damaged, not a journal).
     """
 
     def __init__(
@@ -53,12 +53,12 @@ class Journal(KeptCalls):
         spending: Spending | None = None,
         *,
         reading: bool = False,
-        alone: bool = False,
-        below: KeptCalls | None = None,
+        exclusive: bool = False,
+        base_journal: JournalReader | None = None,
         sync_seconds: float = 0.0,
     ) -> None:
-        super().__init__(path, Database(path, reading=reading, alone=alone))
-        self.spending, self.below = spending or Spending(), below
+        super().__init__(path, Database(path, reading=reading, exclusive=exclusive))
+        self.spending, self.base_journal = spending or Spending(), base_journal
         self.in_flight: set[asyncio.Task[Any]] = set()
         self.on_wire: set[asyncio.Task[Any] | None] = set()
         """Of these, calls that have been sent; the others wait for their turn."""
@@ -67,7 +67,7 @@ class Journal(KeptCalls):
         self.fatal: StepragError | None = None
         """Why no request can succeed any more."""
         if not reading:
-            self._db.bury_lost()
+            self._db.mark_lost()
         self.spending.lost = self.lost
         # of a question whose policy is not asked through here (GRPO's own samples) the file may hold searches alone
         self._known: set[str] = {question_id for (question_id,) in self._db.rows("SELECT id FROM questions")}
@@ -80,7 +80,7 @@ class Journal(KeptCalls):
             self.spending.add(role, usage, question_id)
 
     @property
-    def begun(self) -> Container[str]:
+    def started_ids(self) -> Container[str]:
         """Ids of the questions that had finished calls when it was opened."""
         return self._questions
 
@@ -90,7 +90,7 @@ class Journal(KeptCalls):
         others from being asked.
         """
         self._db.write("INSERT OR IGNORE INTO questions VALUES (?, ?)", question.id, dump_line(question))
-        fresh = not live and question.id not in self._known and self.below is None
+        fresh = not live and question.id not in self._known and self.base_journal is None
         self._known.add(question.id)  # opened again, its searches are read from the file
         return QuestionCalls(self, question.id, fresh=fresh, live=live)
 
@@ -105,9 +105,9 @@ class Journal(KeptCalls):
         ours = "(SELECT value FROM json_each(?1))"
         kept = "FROM searches, json_each(found) WHERE json_array_length(value) = 2"  # others have words of their own
         found = f"SELECT json_extract(value, '$[0]') {kept} AND question"
-        alone = f"DELETE FROM passages WHERE id IN ({found} IN {ours}) AND id NOT IN ({found} NOT IN {ours})"
+        orphans = f"DELETE FROM passages WHERE id IN ({found} IN {ours}) AND id NOT IN ({found} NOT IN {ours})"
         with self._db.transaction():
-            self._db.write(alone, gone)
+            self._db.write(orphans, gone)
             for column in ("calls.question", "searches.question", "lost.question", "questions.id"):
                 table, _, name = column.partition(".")
                 self._db.write(f"DELETE FROM {table} WHERE {name} IN {ours}", gone)
@@ -195,7 +195,7 @@ class QuestionCalls:
         self._found: dict[tuple[str, int], tuple[Passage, ...]] = {}
         self._asking: dict[CallKey, asyncio.Lock] = {}
         self._searching: dict[tuple[str, int], asyncio.Lock] = {}
-        for kept in () if fresh else filter(None, (journal.below, journal)):
+        for kept in () if fresh else filter(None, (journal.base_journal, journal)):
             self._known |= kept.calls_of(question_id)
             self._found |= kept.searches_of(question_id)
 
@@ -272,7 +272,7 @@ class QuestionCalls:
         self._journal.replied(self._id, key, sample)
         return sample
 
-    def searched_as(self, question_id: str) -> None:
+    def copy_searches(self, question_id: str) -> None:
         """Takes over the searches that another question made, so that none is made again."""
         for (query, top_k), passages in self._journal.searches_of(question_id).items():
             self._journal.searched(self._id, query, top_k, passages)
