@@ -58,7 +58,7 @@ class Counts:
     batched: int = 0
 
 
-_Waiters = list[asyncio.Future[tuple[Passage, ...]]]
+_Waiters = list["asyncio.Future[tuple[Passage, ...]]"]
 """Those that wait for one search."""
 
 
