@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from indexes.corpora.documents import DocumentsConfig
-from indexes.corpora.read_corpus import take_in
+from indexes.corpora.read_corpus import ingest
 from indexes.corpora.readers import open_source
 
 WORDS = 450
@@ -115,7 +115,7 @@ def read(docs: Path, folder: Path) -> int:
     folder.mkdir()
     source = open_source(str(docs), DocumentsConfig())
     source.identity()
-    return take_in(source, folder, 0.0).rows
+    return ingest(source, folder, 0.0).rows
 
 
 def beside(pages: int, of: int, rounds: int) -> None:
@@ -144,9 +144,9 @@ def build(docs: Path, folder: Path) -> None:
 
     def reading(*given: Any, **named: Any) -> Any:
         with told("reading"):
-            return take_in(*given, **named)
+            return ingest(*given, **named)
 
-    command.take_in = reading  # pyright: ignore[reportPrivateImportUsage]
+    command.ingest = reading  # pyright: ignore[reportPrivateImportUsage]
     said = ["--corpus", str(docs), "--out", str(folder), "--encoder", "none"]
     for name, more in (("build", []), ("build again", []), ("--update", ["--update"])):
         with told(name):

@@ -30,7 +30,7 @@ import numpy as np
 import indexes.encoding.shards
 from indexes.addons.bm25 import Analyser, Bm25Config, terms_of, write_bm25
 from indexes.config import AnnConfig
-from indexes.corpora.read_corpus import take_in
+from indexes.corpora.read_corpus import ingest
 from indexes.corpora.readers import open_source
 from indexes.encoding.encoders import EncoderSpec
 from indexes.encoding.shards import Work, encode_shards
@@ -73,7 +73,7 @@ def peak() -> int:
 def vectors(corpus: Path, folder: Path, given: argparse.Namespace) -> str:
     indexes.encoding.shards.Encoder = Hashing  # pyright: ignore[reportAttributeAccessIssue]
     spec = EncoderSpec("hashing", "", "mean", True, "", "", 64, 64)
-    rows = take_in(open_source(str(corpus)), folder, 0.0).rows
+    rows = ingest(open_source(str(corpus)), folder, 0.0).rows
     taken = peak()
     encode_shards(Work(folder, folder, spec, rows, 4096, None, "float32"), ["cpu"])
     encoded, store = peak(), VectorFile(folder / VECTORS, rows, 64)
@@ -83,7 +83,7 @@ def vectors(corpus: Path, folder: Path, given: argparse.Namespace) -> str:
 
 def intake(corpus: Path, folder: Path, given: argparse.Namespace) -> str:
     before, start = int(Path("/proc/self/io").read_text().split()[1]), time.perf_counter()
-    rows = take_in(open_source(str(corpus)), folder, 0.0).rows
+    rows = ingest(open_source(str(corpus)), folder, 0.0).rows
     pace, read = rows / (time.perf_counter() - start), int(Path("/proc/self/io").read_text().split()[1]) - before
     return f"{pace:,.0f} a second, {read / 1e9:.2f} GB read of a corpus of {corpus.stat().st_size / 1e9:.2f} GB"
 

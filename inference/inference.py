@@ -40,15 +40,15 @@ from steprag.batch.results import ResultKind, Results
 from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
 from steprag.batch.workers import add_ray_option, slots_of, workers
 from steprag.batch.worklist import (
-    Slots,
+    StageFactory,
     Work,
-    Working,
+    WorkerPlan,
     agent_identity,
-    billed,
     note_failures,
-    run_calmly,
-    unfinished,
-    work_off,
+    pending,
+    process_questions,
+    report_spending,
+    run_interruptible,
 )
 from steprag.config.load import NEWEST, add_options, index_of, parse_arguments
 from steprag.console.terminal import guarded
@@ -81,7 +81,7 @@ def main(argv: list[str]) -> int:
     share, slots = shard_of(given.shard), slots_of(given.ray)
     out = Path(given.out or f"runs/infer-{given.dataset_name or file_name(file)}{NUMBERED}")
     run = infer(config, file, index, out, given.dataset_name, share, slots)
-    scores, failed = run_calmly(run)
+    scores, failed = run_interruptible(run)
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0
 
@@ -127,7 +127,7 @@ async def infer(
             agent = open_agent(mine, retriever, environment=environment)
             order = [question.id for question in questions]
             models = {"policy": mine.policy}
-            on_ray = Slots(slots, partial(open_answers, index=index), retriever.fingerprint, order, models)
+            on_ray = WorkerPlan(slots, partial(open_answers, index=index), retriever.fingerprint, order, models)
             run.save(asked=len(questions))
             predictions = await answer_all(run, questions, mine, agent, judge, on_ray if slots else None)
             failed = note_failures(run, predictions)
@@ -156,22 +156,25 @@ async def answer_all(
     config: InferConfig,
     opened: AbstractAsyncContextManager[OpenAgent],
     critic: Critic | None = None,
-    slots: Slots[InferConfig] | None = None,
+    slots: WorkerPlan[InferConfig] | None = None,
 ) -> Results[Prediction]:
     """Answers the questions that have no prediction yet; returns all. `opened` is entered only if some are missing,
     and not where `slots` answer.
     """
     predictions = Results(run.path / "predictions.jsonl", PREDICTIONS)
-    todo = unfinished(questions, predictions)
+    todo = pending(questions, predictions)
     spending = Spending(config.budget, prices_of(config.policy))
-    with billed(run, questions, predictions, spending):
+    with report_spending(run, questions, predictions, spending):
         if todo:
             absorb_slots(run.path, (question.id for question in questions))
-            working = partial(answering, critic=critic)
-            async with workers(run, config, spending, opened, working, slots) as (answer, begun):
-                at_once, most = config.policy.concurrency, config.best_of * config.candidates * config.episode.depth
-                await work_off(run, todo, answer, results=predictions, at_once=at_once, total=len(questions),
-                               spending=spending, most=most, begun=begun)  # fmt: skip
+            factory = partial(answering, critic=critic)
+            async with workers(run, config, spending, opened, factory, slots) as (answer, started):
+                at_once = config.policy.concurrency
+                max_calls = config.best_of * config.candidates * config.episode.depth
+                await process_questions(
+                    run, todo, answer, results=predictions, at_once=at_once, total=len(questions), spending=spending,
+                    max_calls=max_calls, started_ids=started,
+                )  # fmt: skip
     return predictions
 
 
@@ -200,7 +203,7 @@ async def answering(
 @asynccontextmanager
 async def open_answers(
     config: InferConfig, *, index: str
-) -> AsyncIterator[tuple[OpenAgent, Working[InferConfig, Prediction]]]:
+) -> AsyncIterator[tuple[OpenAgent, StageFactory[InferConfig, Prediction]]]:
     """The agent of a process that answers for another one, and `answering`."""
     chosen = critic_of(config, checked_profile(config.prompt, config.policy))
     critic = Critic(chosen) if chosen else None
