@@ -21,7 +21,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md")),
          *sorted((ROOT / "docs/howto").iterdir())]  # fmt: skip
 ROOMS = "steprag|indexes|data_generation|preference|training|inference|apps|configs|scripts|benchmarks|tests|docs"
-FILE = re.compile(rf"(?<![\w./])(?:{ROOMS})/[\w./-]+\.(?:py|yaml|sh|md|jsonl|gz|json)\b")
+FILE = re.compile(rf"(?<![\w./:])(?:{ROOMS})/[\w./-]+\.(?:py|yaml|sh|md|jsonl|gz|json)\b")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
