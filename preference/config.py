@@ -177,7 +177,7 @@ class BalanceConfig(Section):
         "widest margins first; none: all",
     )
     unsolved_first: bool = Field(
-        default=True, description="pairs of trees without a right answer stand first, and are the last that a cap drops"
+        default=True, description="pairs of trees without a right answer are the last that a cap drops"
     )
     length: bool = Field(
         default=False, description="as many pairs whose chosen step is the shorter as pairs where it is the longer"
