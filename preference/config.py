@@ -124,7 +124,9 @@ class PairsConfig(Section):
         default=True, description="leave out pairs of two steps that an earlier round held (steprag generate --after)"
     )
     smoothing: bool = Field(
-        default=False, description="write label_smoothing: the rejected step's share of the pair's visits"
+        default=False,
+        description="write label_smoothing, the rejected step's share of the pair's visits, and drop pairs in which it "
+        "is one half or more",
     )
 
 
