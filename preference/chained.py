@@ -17,7 +17,7 @@ from steprag.agent.grammar import Grammar
 from steprag.agent.inert import neutralise
 from steprag.agent.retriever import Retriever
 from steprag.errors import RetrieverError
-from steprag.scores.gold import DISAMBIGUATION, holds_golden, mentions, subject
+from steprag.scores.gold import holds_golden, mentions, subject, without_qualifier
 from steprag.scores.metrics import guessable, normalise
 from steprag.tree import Tree, path_to
 from steprag.types import Passage
@@ -93,7 +93,7 @@ def names_of(title: str) -> set[str]:
     """The names in a title, normalised: the whole of it without "(film)" and the like; what stands before a comma
     ("Sacramento, California"); runs of capitalised words behind its first ("Cities and counties of California").
     """
-    bare = DISAMBIGUATION.sub("", title)
+    bare = without_qualifier(title)
     runs = [[*run] for small, run in groupby(enumerate(bare.split()), lambda one: one[1].islower()) if not small]
     names = [subject(title), normalise(bare.partition(",")[0])]
     names += [normalise(" ".join(word for _, word in run)) for run in runs if run[0][0]]

@@ -160,7 +160,7 @@ class Device:
 
 _CARD = re.compile(r"(?P<name>.+), *(?P<mebibytes>\d+|\[.+\])")
 """A line of the query below. [N/A] stands for memory that is the machine's own (Grace, Jetson) or is not shown."""
-_SLICE = re.compile(r"^\s+(?P<profile>MIG (?:\d+c\.)?(?P<sevenths>\d+)g\.(?P<gigabytes>\d+)gb)", re.MULTILINE)
+_SLICE = re.compile(r"^[ \t]+(?P<profile>MIG (?:\d+c\.)?(?P<sevenths>\d+)g\.(?P<gigabytes>\d+)gb)", re.MULTILINE)
 """A line of `nvidia-smi -L` below its card's."""
 
 

@@ -30,7 +30,7 @@ LONGEST = 6
 """Words of a name that is looked for in texts."""
 SPLITS = ("train", "dev", "test")
 _CAPITAL = r"[^\W\d_a-zß-öø-ÿ]"
-_RUN = re.compile(rf"{_CAPITAL}[\w'’.-]*(?: {_CAPITAL}[\w'’-]*)+")
+_RUN = re.compile(rf"(?<![\w'’.-]){_CAPITAL}[\w'’.-]*+(?: {_CAPITAL}[\w'’-]*+)+")
 _ABOUT = re.compile(r"\b(?:of|in|for) (?:the )?([^,()]+)$")
 _FIRST = re.compile(rf"({_CAPITAL}\w*(?: {_CAPITAL}\w*)*) [a-z]")
 _PAGE = re.compile(r"p\. \d+(?:, |$)")

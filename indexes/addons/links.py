@@ -20,6 +20,7 @@ from indexes.ranking.rankings import POOL, Ranking, RowSearcher, SearchKey, name
 from indexes.rows.passage_store import PassageStore, mapped_list
 from steprag.console.progress import Progress
 from steprag.errors import DataError
+from steprag.scores.gold import without_qualifier
 
 FOLDER = "links"
 RULE = 1
@@ -29,7 +30,6 @@ SOURCES = 5
 LONGEST = 8
 """Words of a title that are compared; longer titles are not looked for."""
 _WORD = re.compile(r"\w+")
-_QUALIFIER = re.compile(r"\s*\([^)]*\)\s*$")
 
 Title = tuple[str, ...]
 
@@ -60,7 +60,7 @@ def _write(folder: Path, store: PassageStore) -> None:
 
 def title_words(title: str) -> Title:
     """A title's words as text would have them: without the qualifier in brackets at its end."""
-    return tuple(_WORD.findall(_QUALIFIER.sub("", title)))
+    return tuple(_WORD.findall(without_qualifier(title)))
 
 
 def mentions(text: str, titles: dict[Title, int]) -> Iterator[Title]:

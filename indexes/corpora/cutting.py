@@ -22,9 +22,11 @@ _PREFERRED = WORDS / 5
 _NO_BLANKS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u9fff"
 _WORD = re.compile(rf"[{_NO_BLANKS}]{{1,2}}|[^\s{_NO_BLANKS}]+")
 """A word; of scripts without blanks two letters count as one."""
-_END = re.compile(r"(\S*[.!?…]+[\"'”’)\]]*)\s+(?=[^a-z\s])|[。！？]+[」』”’）]*")
-_SHORT = re.compile(r"\W*([^\W\d_]|Dr|Mr|Mrs|Ms|Prof|St|No|Nr|Art|Abs|vs|cf|pp|Fig|ca|bzw)\.")
+_END = re.compile(r"(?<![.!?…])([.!?…]++[\"'”’)\]]*+)\s++(?=[^a-z\s])|(?<![。！？])[。！？]++[」』”’）]*+")
+_SHORT = re.compile(r"\W*+([^\W\d_]|Dr|Mr|Mrs|Ms|Prof|St|No|Nr|Art|Abs|vs|cf|pp|Fig|ca|bzw)\.")
 """What ends with a full stop and ends no sentence."""
+_BACK = 40
+"""Characters before a full stop in which such a word is looked for."""
 Block = tuple[str, int, str]
 """Part of a document: its role ("h" a heading, "p" a paragraph, "r" a row of a table), page (0: none) and text."""
 _PART: dict[str, type] = {"text": str, "title": str, "page": int}
@@ -109,11 +111,17 @@ def _equal_parts(section: list[tuple[str, int, str]]) -> Iterator[tuple[int, str
 def _sentences(text: str) -> Iterator[str]:
     start = 0
     for found in _END.finditer(text):
-        if not (found[1] and _SHORT.fullmatch(found[1])):
+        if not (found[1] == "." and _is_short(text[max(start, found.start() - _BACK) : found.end(1)])):
             yield text[start : found.end()].strip()
             start = found.end()
     if rest := text[start:].strip():
         yield rest
+
+
+def _is_short(text: str) -> bool:
+    """Whether the last word of a text, with its full stop, ends no sentence."""
+    words = text.rsplit(None, 1)
+    return bool(words) and _SHORT.fullmatch(words[-1]) is not None
 
 
 def _short(sentence: str) -> Iterator[str]:

@@ -20,7 +20,7 @@ _SURE_BULLET = re.compile(r"([•▪●◦–*-]|\(?(\d+|[a-z])\)|[1a]\.) ")  # 
 _DOTTED = re.compile(r"(\. ?){4}")
 """As in a table of contents."""
 PARTED = "\x02"  # PDFium's mark of a hyphen at the end of a line
-_PARTED = re.compile(r"(\s*)(\S+)")
+_PARTED = re.compile(r"\S+")
 _UNMARKED = re.compile(r"‐$|(?<=\d)-$")  # at a line's end, and PDFium does not mark them
 _ENDED = re.compile(r"[.!?:…。！？][\"'”’)\]]*$")
 
@@ -122,9 +122,10 @@ def _words(textpage: Any) -> Iterator[tuple[int, str, str, float, float, float, 
     chars = textpage.get_text_range().replace("\ufffe", PARTED)
     if len(chars) != count or "\ufffd" in chars:  # some letters have no text there
         chars = "".join(chr(raw.FPDFText_GetUnicode(text, index)) for index in range(count))
+    end = 0
     for found in _PARTED.finditer(chars):
-        parted, said = found.groups()
-        start, end = found.span(2)
+        parted, said = chars[end : found.start()], found.group()
+        start, end = found.span()
         between = parted if parted in ("", " ") else "\n" if "\n" in parted or "\r" in parted else " "
         ask(text, start, place)
         left, right, top, bottom = box.left, box.right, box.top, box.bottom

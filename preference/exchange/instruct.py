@@ -43,8 +43,6 @@ ASKED, MORE = ("instruction", "question", "prompt", "problem"), ("input", "conte
 REPLY = ("output", "answer", "response", "completion", "solution")
 """What Alpaca's fields are called there, in GSM8K, in Dolly and their kin."""
 NOTHING = ("", "<noinput>", "noinput")
-_FINAL = re.compile(r"\s*^#{4}\s*(?P<answer>[^\n]+)\s*\Z", re.MULTILINE)
-"""Where GSM8K's reasoning ends and its answer stands."""
 DEPTH: int = EpisodeConfig.model_fields["depth"].default
 Turn = tuple[str, str, str, str]
 """A question, its reply as it stands, and the reasoning and the answer in it."""
@@ -154,8 +152,9 @@ def _turn(asked: str, reply: str, thought: str = "") -> Turn:
     if not (asked.strip() and reply.strip()):
         raise ValueError("an empty output" if asked.strip() else "an empty question")
     before, answer = split(reply)
-    if found := _FINAL.search(answer):
-        before, answer = "\n".join(filter(None, (before, answer[: found.start()].strip()))), found["answer"]
+    reasoning, marked, final = f"\n{answer}".rpartition("\n####")  # as in GSM8K
+    if marked and final.strip() and "\n" not in final.strip():
+        before, answer = "\n".join(filter(None, (before, reasoning.strip()))), final.strip()
     if not answer.strip():
         raise ValueError("reasoning without an answer")
     for opening, _, _ in MARKS:
@@ -199,11 +198,9 @@ def steps_of(
 
 def tagged(reply: str, grammar: Grammar) -> list[str]:
     """The steps of a reply that is in the grammar's tags already, none of another."""
-    if not reply.rstrip().endswith(tuple(action.closing for action in grammar.actions)):
-        return []  # else the search below is quadratic
     closings = "|".join(re.escape(action.closing) for action in grammar.actions)
-    steps = re.findall(rf".*?(?:{closings})", reply, re.DOTALL)
-    return [step.strip() for step in steps] if "".join(steps) == reply.rstrip() else []
+    *parts, rest = re.split(f"({closings})", reply.rstrip())
+    return [] if rest else [f"{text}{closing}".strip() for text, closing in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def written(thought: str, answer: str, grammar: Grammar, counts: Counter[str]) -> Iterator[str]:

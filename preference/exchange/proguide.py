@@ -198,8 +198,9 @@ def action_type(completion: str) -> str:
 def content(completion: str) -> str:
     """What stands between a completion's tags, looked for as the published builder does: the answer first."""
     for action in ("answer", "query", "evidence"):
-        if match := re.search(rf"<{action}>(.*?)</{action}>", completion, re.DOTALL):
-            return match.group(1).strip()
+        inside, closed, _ = completion.partition(f"<{action}>")[2].partition(f"</{action}>")
+        if closed:
+            return inside.strip()
     return ""
 
 

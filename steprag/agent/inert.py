@@ -112,7 +112,7 @@ def _broken(token: str) -> str:
     return _ALIKE.get(first, f"{first} ") + token[1:]
 
 
-_SENTENCE = re.compile(r"\S.*?(?:[.!?。！？]+[\"'”’)\]]*(?=\s|$)|\n|$)", re.DOTALL)
+_SENTENCE = re.compile(r"\S.*?(?:(?<![.!?。！？])[.!?。！？]++[\"'”’)\]]*+(?=\s|$)|\n|$)", re.DOTALL)
 _BREAK = re.compile(r"[\n|](?:[\s|*>#-]|:(?=-)|(?<=-):)*")
 """What parts lines, and cells of a table, in the passages of documents, with marks of lists, quotes and rules."""
 _INSTRUCTION = re.compile(

@@ -86,7 +86,7 @@ def page_words(body: bytes) -> str:
     text = body[:8_000].decode(errors="replace").lstrip("\ufeff \t\r\n")
     if not re.match(r"<(!doctype html|!--|html|head|body|title|h\d|center|p|div|pre|\?xml)\b", text, re.IGNORECASE):
         return ""
-    seen = re.sub(r"(?is)<(script|style)\b.*?</\1>|<!--.*?-->|<[^>]*>", " ", text)
+    seen = re.sub(r"(?is)<(script|style)\b.*?</\1>|<!--.*?-->|<[^<>]*>", " ", text)
     return " ".join(html.unescape(seen).split()) or "a page without words"
 
 

@@ -6,7 +6,6 @@ FlashRAG's question files carry it in `metadata`: `supporting_titles` or `suppor
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +17,6 @@ from steprag.records.jsonl import line_hash
 from steprag.records.training_rows import PEOPLE
 from steprag.scores.metrics import exact_match, normalise, parts_match
 from steprag.types import Found, Passage
-
-DISAMBIGUATION = re.compile(r"\s*\([^)]*\)$")
-"""What distinguishes titles of one name, as in "Mercury (planet)"."""
 
 
 class WithAnswers(WithId, Protocol):
@@ -134,7 +130,16 @@ def people_id(question: str) -> str:
 
 def subject(title: str) -> str:
     """The name of a page's subject in texts: its title without "(film)" and the like, normalised."""
-    return normalise(DISAMBIGUATION.sub("", title)) or normalise(title)
+    return normalise(without_qualifier(title)) or normalise(title)
+
+
+def without_qualifier(title: str) -> str:
+    """A title without the brackets at its end that distinguish titles of one name, as in "Mercury (planet)"."""
+    title = title.rstrip()
+    if not title.endswith(")"):
+        return title
+    opening = title.find("(", title.rfind(")", 0, -1) + 1)
+    return title if opening < 0 else title[:opening].rstrip()
 
 
 def mentions(text: str, subjects: Iterable[str]) -> list[bool]:

@@ -42,7 +42,6 @@ NOTHING = "{}"
 Link = Callable[[int, str], str]
 """The address of a turn's passage, by its number and title."""
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
-_OPEN = re.compile(r"\s*[<!]?\Z")
 """The end of a reply in the making that may change with what follows, or be left out."""
 
 
@@ -264,7 +263,7 @@ class Chunks:
         if event["type"] != "step.delta":
             return {}
         self._talk += event["text"]
-        shown = _harmless(_OPEN.sub("", self._talk.lstrip()))
+        shown = _harmless(self._talk.strip().removesuffix("!").removesuffix("<").rstrip())
         news, self._sent = shown.removeprefix(self._sent), shown
         return {"content": news} if news else {}
 
