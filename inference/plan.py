@@ -15,7 +15,7 @@ from steprag.console.terminal import guarded
 from steprag.records.inputs import read_questions
 
 LIKELY_STEPS = 4.6
-"""Of an episode on Atlas: 1.8 searches of two steps each, and the answer (docs/figures/results-shipped-start.md)."""
+"""Of an episode on Atlas: 1.8 searches of two steps each, and the answer (docs/figures/results.md)."""
 
 
 def main(argv: list[str]) -> int:
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     depth, alike = config.episode.depth, ("episode", "best_of", "candidates", "uncertainty")
     most = {"policy": config.best_of * depth * config.candidates}  # an endpoint may give one completion a request
     likely = {"policy": config.best_of * min(depth, LIKELY_STEPS)}
-    plan = Forecast(config, questions, None, most, likely, config.candidates, "docs/figures/results-shipped-start.md",
+    plan = Forecast(config, questions, None, most, likely, config.candidates, "docs/figures/results.md",
                     (FILE, PREDICTIONS), "predictions", alike)  # fmt: skip
     return tell(plan, given)
 
