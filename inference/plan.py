@@ -9,7 +9,7 @@ from inference.config import InferConfig, config_of
 from inference.inference import PREDICTIONS
 from inference.predictions import PREDICTIONS as FILE
 from steprag.batch.datasets import add_dataset_options, chosen_file, sampled
-from steprag.batch.forecast import Forecast, add_forecast_options, tell
+from steprag.batch.forecast import Forecast, add_forecast_options, print_forecast
 from steprag.config.load import add_options, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.records.inputs import read_questions
@@ -27,11 +27,11 @@ def main(argv: list[str]) -> int:
     config = config_of(InferConfig, given, tell=False)
     questions = sampled(read_questions(chosen_file(given)), config.sample, config.seed)[: config.limit]
     depth, alike = config.episode.depth, ("episode", "best_of", "candidates", "uncertainty")
-    most = {"policy": config.best_of * depth * config.candidates}  # an endpoint may give one completion a request
+    max_calls = {"policy": config.best_of * depth * config.candidates}  # an endpoint may give one completion a request
     likely = {"policy": config.best_of * min(depth, LIKELY_STEPS)}
-    plan = Forecast(config, questions, None, most, likely, config.candidates, "docs/figures/results.md",
-                    (FILE, PREDICTIONS), "predictions", alike)  # fmt: skip
-    return tell(plan, given)
+    plan = Forecast(config, questions, None, max_calls, likely, config.candidates,
+                    "docs/figures/results.md", (FILE, PREDICTIONS), "predictions", alike)  # fmt: skip
+    return print_forecast(plan, given)
 
 
 if __name__ == "__main__":

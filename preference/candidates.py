@@ -162,16 +162,14 @@ class Candidates:
         """The rows in their order, those of unsolved trees first where `balance` says so."""
         return rows[np.argsort(self.column("unsolved")[rows] == 0, kind="stable")] if balance.unsolved_first else rows
 
-    def lines(self, kept: np.ndarray, balance: BalanceConfig) -> Iterator[tuple[str, int]]:
-        """The lines of the pairs that stay, with their splits, in order of arrival; those of unsolved trees first where
-        `balance` says so.
+    def lines(self, kept: np.ndarray) -> Iterator[tuple[str, int]]:
+        """The lines of the pairs that stay, with their splits, in order of arrival: whoever reads the first rows alone
+        reads a fair sample of the trees.
         """
-        unsolved = self.column("unsolved") > 0
-        for wanted in (kept & unsolved, kept & ~unsolved) if balance.unsolved_first else (kept,):
-            self._stream.seek(0)
-            for stays, split, line in zip(wanted, self._columns["split"], self._stream, strict=True):
-                if stays:
-                    yield line.decode(), split
+        self._stream.seek(0)
+        for stays, split, line in zip(kept, self._columns["split"], self._stream, strict=True):
+            if stays:
+                yield line.decode(), split
 
 
 def pair_stats(candidates: Candidates, kept: np.ndarray, cutoff: int | None) -> dict[str, Any]:

@@ -124,7 +124,9 @@ class PairsConfig(Section):
         default=True, description="leave out pairs of two steps that an earlier round held (steprag generate --after)"
     )
     smoothing: bool = Field(
-        default=False, description="write label_smoothing: the rejected step's share of the pair's visits"
+        default=False,
+        description="write label_smoothing, the rejected step's share of the pair's visits, and drop pairs in which it "
+        "is one half or more",
     )
 
 
@@ -177,7 +179,7 @@ class BalanceConfig(Section):
         "widest margins first; none: all",
     )
     unsolved_first: bool = Field(
-        default=True, description="pairs of trees without a right answer stand first, and are the last that a cap drops"
+        default=True, description="pairs of trees without a right answer are the last that a cap drops"
     )
     length: bool = Field(
         default=False, description="as many pairs whose chosen step is the shorter as pairs where it is the longer"

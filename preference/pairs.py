@@ -66,11 +66,8 @@ def build_pairs(
     pairs: list[Pair] = []
     known = frozenset(tree.known or ()) if config.new else frozenset()
     for parent, siblings in prompts(tree, rewards, config.unbroken):
-        compared = [
-            _ordered(one, other)
-            for one, other in _compared(siblings, config)
-            if one[0].basis == other[0].basis and _pass(one, other, known, config, rules)
-        ]
+        ordered = [_ordered(*two) for two in _compared(siblings, config) if two[0][0].basis == two[1][0].basis]
+        compared = [(better, worse) for better, worse in ordered if _pass(better, worse, known, config, rules)]
         if config.per_node is not None and compared:
             compared.sort(key=lambda pair: (pair[1][0].value - pair[0][0].value, pair[0][1].id, pair[1][1].id))
             compared = rules.cut("cap of a prompt", compared, config.per_node)
@@ -101,10 +98,10 @@ def fates(tree: Tree, tree_hash: str, rewards: Rewards, config: PairsConfig) -> 
             yield _pair(tree, tree_hash, parent, better, worse, config), rule
 
 
-def _objection(one: Rated, other: Rated, known: frozenset[int], config: PairsConfig) -> str:
+def _objection(better: Rated, worse: Rated, known: frozenset[int], config: PairsConfig) -> str:
     """The name of the rule that dropped a pair, as `RuleCounts` counts it."""
     asked = RuleCounts()
-    if not _pass(one, other, known, config, asked):
+    if not _pass(better, worse, known, config, asked):
         return next(name for name, (_, passed) in asked.stages.items() if not passed)
     return "match" if config.match == "best" else "cap"
 
@@ -135,18 +132,27 @@ def _compared(siblings: list[Rated], config: PairsConfig) -> Iterator[tuple[Rate
         yield from ((best, other) for other in siblings if other is not best)
 
 
-def _pass(one: Rated, other: Rated, known: frozenset[int], config: PairsConfig, rules: RuleCounts) -> bool:
-    (reward, node), (other_reward, other_node) = one, other
-    gap, error = abs(reward.value - other_reward.value), margin_error(reward, other_reward)
-    longer, shorter = sorted((len(node.text), len(other_node.text)), reverse=True)
+def _pass(better: Rated, worse: Rated, known: frozenset[int], config: PairsConfig, rules: RuleCounts) -> bool:
+    (reward, chosen), (other_reward, rejected) = better, worse
+    gap, error = reward.value - other_reward.value, margin_error(reward, other_reward)
+    longer, shorter = sorted((len(chosen.text), len(rejected.text)), reverse=True)
     return (
-        (not known or rules.count("new in this round", not known >= {node.id, other_node.id}))
+        (not known or rules.count("new in this round", not known >= {chosen.id, rejected.id}))
         and rules.count("margin", gap >= config.margin)
         and rules.count("standard error", not config.errors or gap > config.errors * (error or 0.0))
-        and rules.count("same action", config.cross_action or node.action == other_node.action)
-        and rules.count("different content", _differ(node, other_node, config))
+        and rules.count("same action", config.cross_action or chosen.action == rejected.action)
+        and rules.count("different content", _differ(chosen, rejected, config))
         and rules.count("like length", config.length_ratio is None or longer <= config.length_ratio * shorter)
+        and (not config.smoothing or rules.count("visited more often", (_smoothing(chosen, rejected) or 0.0) < 0.5))
     )
+
+
+def _smoothing(chosen: Node, rejected: Node) -> float | None:
+    """The rejected step's share of the visits, as in arXiv 2405.00451; None without visits. From one half on the search
+    preferred the rejected step, and so would DPO, whose optimum is log((1 - ε) / ε) / β.
+    """
+    visits = chosen.visits + rejected.visits
+    return rejected.visits / visits if visits else None
 
 
 def margin_error(one: Estimate | None, other: Estimate | None) -> float | None:
@@ -167,7 +173,6 @@ def _ordered(one: Rated, other: Rated) -> tuple[Rated, Rated]:
 
 def _pair(tree: Tree, tree_hash: str, parent: Node, better: Rated, worse: Rated, config: PairsConfig) -> Pair:
     (reward, chosen), (other_reward, rejected) = better, worse
-    visits = chosen.visits + rejected.visits
     return Pair(
         **whose(tree, tree_hash, parent),
         chosen=as_reply(chosen),
@@ -183,7 +188,7 @@ def _pair(tree: Tree, tree_hash: str, parent: Node, better: Rated, worse: Rated,
         chosen_visits=chosen.visits,
         rejected_visits=rejected.visits,
         margin_error=margin_error(reward, other_reward),
-        label_smoothing=rejected.visits / visits if config.smoothing and visits else None,
+        label_smoothing=_smoothing(chosen, rejected) if config.smoothing else None,
     )
 
 

@@ -125,7 +125,7 @@ class PairsFolder:
     def finish(self) -> dict[str, Any]:
         """Writes the pairs that stay; returns what the report says of them."""
         kept = self._candidates.select(self._config.filters, self._config.balance)
-        for line, split in self._candidates.lines(kept, self._config.balance):
+        for line, split in self._candidates.lines(kept):
             self._streams[f"pairs.{SPLITS[split]}"].write(line)
             self.counts[f"pairs.{SPLITS[split]}"] += 1
         from preference.candidates import pair_stats

@@ -24,6 +24,7 @@ strangers wrote with `quoted`, so that a line stays a line.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import errno
 import reprlib
@@ -82,6 +83,18 @@ def _again(cls: type[StepragError], args: tuple[object, ...], state: dict[str, o
     error = cls.__new__(cls, *args)
     vars(error).update(state)
     return error
+
+
+def own_copy(error: BaseException) -> BaseException:
+    """The error for one of several that wait for the same work: each adds its traceback to what it raises. The error
+    itself where its class does not allow an equal copy.
+    """
+    try:
+        own = copy.copy(error)
+    except TypeError:  # the class is not made from `args`
+        return error
+    own.__cause__ = error.__cause__
+    return own.with_traceback(error.__traceback__) if str(own) == str(error) else error
 
 
 class ConfigError(StepragError):

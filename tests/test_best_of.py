@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from apps.commands import main
+from inference.answer import answer_one
 from inference.best_of import by_critic, by_vote, play
-from inference.inference import answer_one
 from inference.state_value import CertainPolicy
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile

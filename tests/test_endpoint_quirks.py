@@ -14,7 +14,7 @@ import pytest
 from apps.commands import main
 from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.judge import Judge, VerdictFormat
-from steprag.batch.database import KeptCalls
+from steprag.batch.database import JournalReader
 from steprag.config.sections import DECIDED, SAMPLED, JudgeConfig, PolicyConfig
 from steprag.errors import ConfigError, ContentFiltered, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
 from steprag.policy.client import OpenAIPolicy
@@ -663,7 +663,7 @@ def test_what_was_learnt_stands_in_the_manifest_and_reasoning_in_the_journal(run
     manifest = read_manifest(tmp_path / "infer")
     assert manifest["refused_fields"] == {"policy": {"seed": None, "max_tokens": "max_completion_tokens"}}
     assert manifest["reasoning_chars"] == 3 * len(f"<think>{THOUGHT}")
-    kept = KeptCalls.reading(tmp_path / "infer/calls.sqlite")
+    kept = JournalReader.reading(tmp_path / "infer/calls.sqlite")
     ((_, sample),) = kept.calls_of("q1")
     kept.close()
     assert (sample.completions[0].text, sample.completions[0].reasoning) == (TEXT, f"<think>{THOUGHT}")

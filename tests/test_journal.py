@@ -31,11 +31,19 @@ from steprag.agent.open import OpenAgent, make_environment
 from steprag.agent.profiles import load_profile
 from steprag.batch.database import Database, absorb
 from steprag.batch.journal import JOURNAL, Journal
-from steprag.batch.worklist import run_calmly
+from steprag.batch.worklist import run_interruptible
 from steprag.config.load import load_config
 from steprag.config.sections import JudgeConfig, PolicyConfig, PriceConfig, RateConfig
 from steprag.console.terminal import guarded
-from steprag.errors import BudgetReached, ConfigError, DataError, JournalError, PolicyRefused, RetrieverError
+from steprag.errors import (
+    BudgetReached,
+    ConfigError,
+    DataError,
+    JournalError,
+    PolicyError,
+    PolicyRefused,
+    RetrieverError,
+)
 from steprag.policy.budget import BudgetConfig, Spending, prices_of
 from steprag.policy.gate import Gate
 from steprag.policy.open import Model
@@ -391,6 +399,34 @@ def test_of_equal_calls_at_once_one_is_sent(tmp_path: Path) -> None:
     assert len(policy.prompts) == 1
 
 
+@pytest.mark.parametrize("failed", [Sample((), Usage()), ValueError("its own fault")])
+def test_a_call_that_gives_nothing_is_neither_asked_for_ever_nor_left_open(
+    tmp_path: Path, failed: Sample | ValueError
+) -> None:
+    class Faulty(ScriptedPolicy):
+        async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+            whole = await super().sample(messages, allowed, n=n, seed=seed)
+            if len(self.prompts) > 1:
+                return whole
+            if isinstance(failed, ValueError):
+                raise failed
+            return failed
+
+    policy = Faulty()
+
+    async def ask() -> tuple[Sample, int]:
+        async with Journal(tmp_path / JOURNAL) as journal:
+            asked = journal.question(QUESTIONS[0]).policy(policy, "policy", Gate(PolicyConfig()))
+            prompt = (Message(role="user", content="x"),)
+            with pytest.raises((PolicyError, ValueError), match="no completion|its own fault"):
+                await asked.sample(prompt, ("query",), n=2, seed=1)
+            return await asked.sample(prompt, ("query",), n=2, seed=1), journal.spending.lost
+
+    again, lost = asyncio.run(asyncio.wait_for(ask(), 20))
+    assert len(again.completions) == 2
+    assert lost == isinstance(failed, ValueError), "who knows whether it was paid"
+
+
 def test_calls_that_wait_for_a_limit_are_not_waited_for_at_the_end(tmp_path: Path) -> None:
     """One request a minute: the second would leave a minute later, to be told that all is over."""
     policy = Counted()
@@ -551,7 +587,7 @@ def test_a_second_ctrl_c_is_not_raised_in_the_middle_of_a_step() -> None:
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     try:
-        assert guarded(lambda _: run_calmly(stubborn()), []) == 130
+        assert guarded(lambda _: run_interruptible(stubborn()), []) == 130
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
@@ -735,3 +771,13 @@ def test_group_commit_writes_the_journal_through_and_a_disk_that_fails_ends_the_
     failing = True
     with pytest.raises(JournalError, match="calls.sqlite: .*the disk is broken"):
         generate(tmp_path / "broken", Counted(delay=0.05), slow)
+    with pytest.raises(JournalError, match="another error|is closed|closed database"):
+        asyncio.run(_used_after_a_failed_close(tmp_path))
+
+
+async def _used_after_a_failed_close(folder: Path) -> None:
+    journal = Journal(folder / JOURNAL, sync_seconds=60)
+    with pytest.raises(JournalError, match="the disk is broken"):
+        async with journal:
+            journal.question(QUESTIONS[0])
+    journal.question(QUESTIONS[1])

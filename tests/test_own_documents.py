@@ -24,7 +24,7 @@ from indexes.corpora.cutting import MOST, cut
 from indexes.corpora.document_list import Originals
 from indexes.corpora.document_worker import read
 from indexes.corpora.documents import DocumentsConfig
-from indexes.corpora.read_corpus import take_in
+from indexes.corpora.read_corpus import ingest
 from indexes.corpora.readers import Problem, count_rows, open_source
 from indexes.folder.manifest import read_index_manifest
 from indexes.rows.passage_store import DOCUMENTS, OFFSETS, PASSAGES, PassageStore
@@ -289,14 +289,14 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
     assert source.documents
     assert [one.path for one in source.documents.gave if one.bytes and not one.sha256] == ["huge.txt"], "not hashed"
     assert [item.text for _, item in found if isinstance(item, Passage)] == ["A cover sheet.", "The last one."]
-    taken = take_in(source, store, 0.0)
+    taken = ingest(source, store, 0.0)
     said = capsys.readouterr().err
     assert (taken.rows, taken.skipped["type"], taken.skipped["scanned"]) == (2, 9, 1)
     assert "index: documents: 31, of 10,003 pages; left out: blocks of navigation 1, repeated passages 1\n" in said
     assert "files of other types are not read: .png 1" in said
     assert "2 of 3 pages, from p. 2 on, are pictures without text" in (store / "skipped.jsonl").read_text()
     with pytest.raises(DataError, match="lines above say why no document gives any text"):
-        take_in(open_source(str(folder / "torn.pdf")), store, 0.0)
+        ingest(open_source(str(folder / "torn.pdf")), store, 0.0)
     with pytest.raises(ConfigError, match="is a pipe, a socket or a device; a corpus is read twice"):
         open_source(str(folder / "pipe.pdf"))
     with pytest.raises(ConfigError, match=r"holds no corpus files .* and no documents .*\.pdf"):
@@ -330,7 +330,7 @@ def test_damaged_parts_and_odd_names_are_this_documents_own(tmp_path: Path) -> N
         assert kinds["shut.txt"] == kinds["shut"] == "unreadable"
     assert "died" not in kinds.values()
     assert "Now 120 EUR 99 EUR." in [item.text for _, item in found if isinstance(item, Passage)]
-    assert take_in(open_source(str(folder)), store, 0.0).skipped["link"] == 1
+    assert ingest(open_source(str(folder)), store, 0.0).skipped["link"] == 1
 
 
 def test_thousands_of_pages_and_of_empty_files_are_read_to_the_last(tmp_path: Path) -> None:
@@ -339,7 +339,7 @@ def test_thousands_of_pages_and_of_empty_files_are_read_to_the_last(tmp_path: Pa
     (docs / "long.pdf").write_bytes(pdf(*(lines(f"word {word}.") for word in words)))
     for number in range(3000):
         (docs / f"{number:04}.txt").touch()
-    taken = take_in(open_source(str(docs), DocumentsConfig(seconds=250)), tmp_path, 0.0)
+    taken = ingest(open_source(str(docs), DocumentsConfig(seconds=250)), tmp_path, 0.0)
     assert taken.skipped == {"empty": 3000}
     with PassageStore(tmp_path) as store:
         passages = list(map(store.read, range(taken.rows)))

@@ -20,6 +20,7 @@ from preference.candidates import in_circles
 from preference.config import FilterConfig, LabelConfig
 from preference.filters import checks, content_reader
 from preference.pairs_folder import push
+from preference.report.leakage import NAMED
 from preference.report.reward_diagnostics import RewardDiagnostics, half_means
 from preference.rewards import spre
 from steprag.agent.grammars import TRANSCRIPT
@@ -435,6 +436,39 @@ def test_leakage_is_found_by_id_words_and_near_duplicates(
     assert not any(other == "b" and kind in ("text", "ngram") for kind, _, other in by_kind)
     assert any("PopQA" in warning for warning in found["warnings"])
     assert "PopQA" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_leakage_names_every_question_that_holds_the_words_and_every_question_that_they_are_of(
+    tmp_path: Path, varied: list[Tree]
+) -> None:
+    """A text in the rows of three questions once counted for the first; of two equal runs of words the last counted."""
+    words = "one two three four five six seven eight nine ten eleven twelve thirteen"
+    folder = tmp_path / "out"
+    trees = [replace(varied[1], question=replace(varied[1].question, id=name)) for name in "abc"]
+    build(trees_file(tmp_path / "run", trees), folder, "--products", "[steps]", "--filters.duplicates", "false")
+    rows = [json.loads(line) for line in (folder / "steps.train.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["completion"] = [{"role": "assistant", "content": f"Well, {words}."}]
+    (folder / "steps.train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = [f"{words} {end}?" for end in ("begin", "begin", "end")]
+    asked += [f"{words} many {number}" for number in range(NAMED)]
+    other = [{"id": "o1", "question": QUESTION, "golden_answers": ["x"]}, {"id": "o2", "question": QUESTION + "?",
+             "golden_answers": ["x"]}]  # fmt: skip
+    for name, questions in (("dev", [{"id": f"e{i}", "question": text, "golden_answers": ["x"]}
+                                     for i, text in enumerate(asked)]), ("other", other)):  # fmt: skip
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    files = [str(tmp_path / f"{name}.jsonl") for name in ("dev", "other")]
+    assert steprag(["pairs", "leakage", "--pairs", str(folder), "--against", *files, "--leakage.encoder", "none"]) == 0
+    found = json.loads((folder / "leakage.json").read_text())
+    by_kind = {(match["kind"], match["question_id"], match["evaluation_id"]) for match in found["matches"]}
+    assert {("ngram", name, f"e{place}") for name in "abc" for place in range(3)} <= by_kind
+    assert {("text", name, place) for name in "abc" for place in ("o1", "o2")} <= by_kind
+    assert [file["found"] for file in found["files"]] == [
+        {"id": 0, "text": 0, "ngram": 3, "embedding": 0}, {"id": 0, "text": 3, "ngram": 3, "embedding": 0},
+    ]  # fmt: skip
+    named = [match for match in found["matches"] if match["file"] == "dev.jsonl" and match["question_id"] == "a"]
+    assert len(named) == NAMED
+    assert {match["shared_by"] for match in named} == {len(asked)}, "more are not named, but counted"
 
 
 def test_the_cut_off_counts_the_tokens_of_the_model_to_be_trained(tmp_path: Path, varied: list[Tree]) -> None:

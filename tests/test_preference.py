@@ -19,7 +19,7 @@ from data_generation.config import GenerateConfig
 from preference.build import Searches, main, one_prompt
 from preference.chained import AnswerSearches, chained_match
 from preference.config import LabelConfig, PairsConfig, PairsStageConfig, SftConfig
-from preference.pairs import RuleCounts, build_pairs
+from preference.pairs import RuleCounts, build_pairs, fates
 from preference.pairs_folder import SPLITS
 from preference.rewards import Estimate, Rewards, outcomes, rewards
 from preference.supervised import build_labels, build_rankings, build_trajectories
@@ -347,7 +347,7 @@ def test_labels_follow_the_evidence_that_a_question_has(
     assert f"pairs: label: {told}; " in capsys.readouterr().err
 
 
-def test_pairs_of_unsolved_trees_come_first_and_are_the_last_that_a_cap_drops(
+def test_pairs_stand_in_the_order_of_the_trees_and_those_of_unsolved_trees_are_the_last_that_a_cap_drops(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     solved = stepwise(COUNTIES, "58", HOLDER)
@@ -361,10 +361,10 @@ def test_pairs_of_unsolved_trees_come_first_and_are_the_last_that_a_cap_drops(
         assert main([*given, *options, *more]) == 0
         return [pair.question_id for pair in read_records(tmp_path / name / "pairs.train.jsonl", Pair)]
 
-    assert paired("plain") == ["unsolved"] * 7 + ["q"] * 7
+    assert paired("plain") == ["q"] * 7 + ["unsolved"] * 7, "the first rows of a file are no harder than the others"
     assert "; 14 pairs, 7 of them from 1 of 1 unsolved trees" in capsys.readouterr().err
     assert paired("capped", "--balance.most", "5") == ["unsolved"] * 5
-    assert paired("as found", "--balance.unsolved_first", "false") == ["q"] * 7 + ["unsolved"] * 7
+    assert "q" in paired("drawn", "--balance.most", "5", "--balance.unsolved_first", "false")
 
 
 def test_an_index_shows_chained_match_passages_that_the_search_did_not_find(tmp_path: Path) -> None:
@@ -455,9 +455,24 @@ def test_each_rule_says_which_siblings_make_a_pair(
     assert [(pair.chosen_node, pair.rejected_node) for pair in found] == pairs
 
 
-def test_visits_smooth_labels() -> None:
-    pairs = build_pairs(WRONG, "h", spre(WRONG, 1.0), PairsConfig(smoothing=True))
-    assert [pair.label_smoothing for pair in pairs] == [pytest.approx(2 / 3), pytest.approx(3 / 4)]
+@pytest.mark.parametrize(("visits", "smoothing"), [
+    ((3, 1), 1 / 4), ((5, 4), 4 / 9), ((2, 2), None), ((1, 3), None), ((0, 1), None), ((0, 0), math.nan),
+])  # fmt: skip
+def test_visits_smooth_labels_and_a_step_that_the_search_took_no_less_often_is_not_rejected(
+    visits: tuple[int, int], smoothing: float | None
+) -> None:
+    """From a smoothing of one half on, DPO would prefer the rejected step. Without visits nobody knows."""
+    grown = changed(fan(1.0, 0.0), {1: {"visits": visits[0]}, 2: {"visits": visits[1]}})
+    config, rules, made = PairsConfig(smoothing=True), RuleCounts(), given(None, 1.0, 0.0)
+    pairs = build_pairs(grown, "h", made, config, rules)
+    assert [pair.label_smoothing for pair in pairs] == (
+        [] if smoothing is None else [None if math.isnan(smoothing) else pytest.approx(smoothing)]
+    )
+    assert rules.stages["visited more often"] == [1, len(pairs)]
+    assert [rule for _, rule in fates(grown, "h", made, config)] == [None if pairs else "visited more often"]
+    assert len(build_pairs(grown, "h", made, PairsConfig())) == 1, (
+        "where nobody asks for smoothing, visits do not count"
+    )
 
 
 def test_the_shortest_right_episode_is_the_trajectory() -> None:

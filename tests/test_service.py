@@ -21,7 +21,7 @@ import pytest
 from indexes import open_retriever
 from indexes.commands.search import search_all
 from indexes.config import LimitsConfig
-from indexes.ranking.rankings import DECIMALS, Asked, Ranking, ranking
+from indexes.ranking.rankings import DECIMALS, Ranking, SearchKey, ranking
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.remote import RemoteRetriever
 from indexes.rows.passage_store import PassageStore, write_passages
@@ -46,14 +46,14 @@ class Words:
 
     def __init__(self, passages: Sequence[Passage] = WORLD) -> None:
         self.passages = passages
-        self.batches: list[list[Asked]] = []
+        self.batches: list[list[SearchKey]] = []
         self.started, self.go = threading.Event(), threading.Event()
         self.go.set()
 
     def load(self) -> None:
         """Nothing."""
 
-    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+    def search(self, asked: Sequence[SearchKey]) -> list[Ranking]:
         self.batches.append(list(asked))
         self.started.set()
         self.go.wait(30)
@@ -246,7 +246,7 @@ def test_a_full_queue_refuses_and_the_rest_is_answered(tmp_path: Path) -> None:
 
 def test_a_queue_that_would_take_too_long_refuses(tmp_path: Path) -> None:
     class Slow(Words):
-        def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+        def search(self, asked: Sequence[SearchKey]) -> list[Ranking]:
             threading.Event().wait(0.3)
             return super().search(asked)
 

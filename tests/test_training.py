@@ -32,6 +32,7 @@ from training.model import save_merged, save_policy
 from training.plan import shape_of
 from training.plots import curves
 from training.rows import data_files, read_training
+from training.train import gather
 
 
 def test_a_missing_and_an_empty_file_are_named(tmp_path: Path) -> None:
@@ -57,6 +58,25 @@ def test_bad_pair_is_named_with_its_line(tmp_path: Path, change: dict[str, Any],
     with pytest.raises(DataError, match=problem) as caught:
         read_training(path, "dpo")
     assert caught.value.line == 2
+
+
+@pytest.mark.parametrize(("stage", "row"), [("dpo", made.pair_row), ("critic", made.label_row)])
+def test_held_out_rows_are_drawn_from_all_of_the_file(
+    stage: str, row: Any, tiny: Path, pairs: Path, tmp_path: Path
+) -> None:
+    """Whatever its order: 40 unsolved questions first, then 60 others. A critic's siblings stay together."""
+    steps = [()] if stage == "dpo" else [("A.", 0.1), ("B.", 0.9)]
+    rows = [row(number, *step) for number in range(100) for step in steps]
+    train_file, val_file = data_files(shutil.copytree(pairs, tmp_path / "pairs"), stage)
+    found = []
+    for order in (rows, rows[::-1]):
+        write(val_file, order)
+        found.append(gather(str(train_file.parent), TrainConfig(stage=stage, model=str(tiny), held_out=20)))  # pyright: ignore
+    one, other = found
+    assert (one.held_out, one.validation) == (other.held_out, 100 * len(steps))
+    late = [row for row in one.held_out if int(row.question) >= 40]
+    assert 0 < len(late) < len(one.held_out)
+    assert len({row.question for row in one.held_out}) == 20 / len(steps)
 
 
 def test_a_value_beyond_one_is_no_label(tmp_path: Path) -> None:

@@ -8,14 +8,14 @@ rather than losing its end; and a reply is learnt as it was sampled, whatever th
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from steprag.engines.tokens import check_reply, prompt_tokens, reply_tokens
 from steprag.errors import ConfigError, DataError
-from steprag.records.jsonl import from_dict, read_rows
+from steprag.records.jsonl import dump_line, from_dict, line_hash, read_rows
 from steprag.records.training_rows import Pair, StepLabel, Trajectory
 from steprag.types import Message
 from training.config import TrainConfig
@@ -23,6 +23,7 @@ from training.config import TrainConfig
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+Drawn = TypeVar("Drawn")
 BLOCK_BATCHES = 16
 """Rows are sorted by length within blocks of this many batches: little padding, and still a random order."""
 
@@ -101,6 +102,18 @@ def read_file(path: Path, stage: str) -> list[Row]:
         numbers = (getattr(row, name, None) for name in NUMBERS)
         rows.append(Row(row.prompt, completions, row.question_id, *numbers))
     return rows
+
+
+def hold_out(rows: Sequence[Drawn], count: int, state: Callable[[Drawn], object]) -> list[Drawn]:
+    """At most `count` of the rows, by the hashes of what they say: the same ones in whatever order they come.
+
+    Rows of one `state` stay together, so that a critic's siblings can be compared.
+    """
+
+    def place(row: Drawn) -> tuple[str, str]:
+        return line_hash(dump_line({"state": state(row)})), line_hash(dump_line(row))
+
+    return sorted(rows, key=place)[:count]
 
 
 NUMBERS = ("label_smoothing", "value")

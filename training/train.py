@@ -39,8 +39,10 @@ from training.parity import checked_tokens
 from training.plan import check_room
 from training.play.world import World, open_world
 from training.plots import draw
-from training.rows import Row, by_prompt, data_files, read_file, read_training
+from training.rows import Row, TokenRow, by_prompt, data_files, hold_out, read_file, read_training
 
+Counts = dict[str, Any]
+"""Entries of the manifest."""
 PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 
@@ -48,7 +50,8 @@ PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 class Inputs:
     """What a run trains on, found and checked: rows or a world, their files' hashes, the weights it starts from.
 
-    `source`: the manifest of the folder that the rows come from; for a world, what stands in its place.
+    `held_out`: drawn from the validation file, which has `validation` rows. `source`: the manifest of the folder that
+    the rows come from; for a world, what stands in its place.
     """
 
     rows: list[Row]
@@ -57,6 +60,7 @@ class Inputs:
     files: ModelFiles
     source: dict[str, Any]
     world: World | None = None
+    validation: int = 0
 
 
 def main(argv: list[str]) -> int:
@@ -105,21 +109,22 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def gather(pairs: str | None, config: TrainConfig, world: World | None = None) -> Inputs:
     """Reads and checks everything that can be wrong before a model is loaded: a pairs folder, or none for a world."""
-    rows, held_out, hashes, source = [], [], {}, {}
+    rows, validation, hashes, source = [], [], {}, {}
     if world:
         hashes, source = world.identity["data"], world.identity
     elif pairs is not None:
         folder = Path(pairs)
         train_file, val_file = data_files(folder, config.stage)
         rows = read_training(train_file, config.stage)
-        held_out = read_file(val_file, config.stage)[: config.held_out]
+        validation = read_file(val_file, config.stage)
         hashes = {path.name: file_hash(path) for path in (train_file, val_file) if path.is_file()}
         source = run_of(train_file)
+    held_out = hold_out(validation, config.held_out, lambda row: (row.question, row.prompt))
     check_smoothing(config, [*rows, *held_out])
     files = resolve_model(config.model, config.adapter)
     check_template(files)
     check_adapter(files, config)
-    return Inputs(rows, held_out, hashes, files, source, world)
+    return Inputs(rows, held_out, hashes, files, source, world, len(validation))
 
 
 def _check_sources(arguments: argparse.Namespace, config: TrainConfig) -> None:
@@ -166,16 +171,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     torch.set_num_threads(threads)
     tokenizer = load_tokenizer(inputs.files, config.chat_template_kwargs)
     check_tokenizer(tokenizer)
-    rows, held_out = [], checked_tokens(inputs.held_out, tokenizer, config.max_length)
-    counts: dict[str, Any] = {"questions": len(inputs.world.questions)} if inputs.world else {}
-    if inputs.world is None:
-        left_out: dict[str, list[int]] = {}
-        rows = checked_tokens(inputs.rows, tokenizer, config.max_length, left_out)
-        _left_out_told(left_out, len(inputs.rows), len(rows))
-        rows = by_prompt(rows) if config.stage == "dpo" else rows
-        counts = {"rows": len(rows), "rows_left_out": len(inputs.rows) - len(rows)}
-        counts |= {"left_out": {why: len(numbers) for why, numbers in left_out.items()}}
-        counts |= {"tokens_an_epoch": sum(row.tokens for row in rows)}
+    rows, held_out, counts = _encoded(inputs, tokenizer, config)
     job = Job(inputs.files, tokenizer, rows, held_out, config, run, inputs.world)
     if thought := opened_thought(tokenizer):
         run.set(thought=thought)
@@ -190,13 +186,30 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
 
 
-def _left_out_told(left_out: dict[str, list[int]], rows: int, learnt: int) -> None:
-    """Says by reason which of the rows are left out. Raises ConfigError where no row is learnt."""
+def _encoded(inputs: Inputs, tokenizer: Any, config: TrainConfig) -> tuple[list[TokenRow], list[TokenRow], Counts]:
+    """Rows and held-out rows in tokens, and what the manifest says of them. Raises ConfigError where no row is left."""
+    if inputs.world:
+        return [], [], {"questions": len(inputs.world.questions)}
+    left_out: dict[str, list[int]] = {}
+    unscored: dict[str, list[int]] = {}
+    rows = checked_tokens(inputs.rows, tokenizer, config.max_length, left_out)
+    held_out = checked_tokens(inputs.held_out, tokenizer, config.max_length, unscored)
     told = [f"{len(numbers)}, first row {numbers[0]}: {reason}" for reason, numbers in left_out.items()]
-    if not learnt:
-        raise ConfigError(f"none of {rows} rows can be learnt ({told[0]})")
+    if not rows:
+        raise ConfigError(f"none of {len(inputs.rows)} rows can be learnt ({told[0]})")
     if told:
-        say(f"train: {rows - learnt} of {rows} rows are left out, not cut ({'; '.join(told[:3])})")
+        count = len(inputs.rows) - len(rows)
+        say(f"train: {count} of {len(inputs.rows)} rows are left out, not cut ({'; '.join(told[:3])})")
+    if 0 < len(inputs.held_out) < inputs.validation:
+        say(f"train: {len(inputs.held_out)} of {inputs.validation} validation rows are held out, drawn by hash")
+    if unscored:
+        count = len(inputs.held_out) - len(held_out)
+        say(f"train: {count} of {len(inputs.held_out)} held-out rows are not scored ({'; '.join([*unscored][:3])})")
+    counts: Counts = {"rows": len(rows), "rows_left_out": len(inputs.rows) - len(rows)}
+    counts |= {"left_out": {why: len(numbers) for why, numbers in left_out.items()}}
+    counts |= {"held_out_rows": len(held_out), "validation_rows": inputs.validation}
+    counts |= {"tokens_an_epoch": sum(row.tokens for row in rows)}
+    return by_prompt(rows) if config.stage == "dpo" else rows, held_out, counts
 
 
 def _base(inputs: Inputs) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from indexes.rows.passage_store import PassageStore
 from inference.config import GreedyConfig
 from steprag.agent.retriever import Retriever
 from steprag.batch.results import Results
-from steprag.batch.worklist import ask_each, failures_in, model_asked, run_calmly
+from steprag.batch.worklist import ask_all, failures_in, model_asked, run_interruptible
 from steprag.config.load import PASSAGES, StageConfig, add_options, config_from, index_of, parse_arguments
 from steprag.config.sections import Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import Progress
@@ -108,7 +108,7 @@ def main(argv: list[str]) -> int:
     add_options(parser, QuestionsConfig)
     given = parse_arguments(parser, argv)
     config = config_from(QuestionsConfig, given)
-    told = run_calmly(make_questions(config, existing(index_of(given), "index folder"), Path(given.out)))
+    told = run_interruptible(make_questions(config, existing(index_of(given), "index folder"), Path(given.out)))
     passed = ", ".join(f"{count} {name}" for name, count in told["passed"].items())
     lines = [f"{told['paths']} paths, {sum(told['passed'].values())} questions pass: {passed}"]
     lines += [f"{told['failed']:>6} failed: the request did; run again to retry them"] if told["failed"] else []
@@ -230,9 +230,9 @@ class QuestionMaker:
 
         if self.config.by_policy:
             next(draw, None)  # without one no engine is opened
-            await ask_each(self.run, draw.asked, self.results, written, role="policy", model=self.config.policy,
+            await ask_all(self.run, draw.asked, self.results, written, role="policy", model=self.config.policy,
                            replies=writers.DraftFormat(), budget=self.config.budget,
-                           most=2 * writers.calls_of(self.config.hops), more=draw)  # fmt: skip
+                           max_calls=2 * writers.calls_of(self.config.hops), refill=draw)  # fmt: skip
         else:
             writer = writers.TemplateWriter(writers.several(map(self.store.read, range(len(self.store)))))
             with self.results.appending() as keep, Progress("questions", None, "paths") as bar:

@@ -155,7 +155,7 @@ class Demo:
         from apps.tunnel.grow import AT_ONCE, environment_of, together
         from apps.tunnel.model import start_of
         from apps.tunnel.policy import BatchedPolicy
-        from inference.inference import answer_one
+        from inference.answer import answer_one
         from inference.scoring.evaluate import evaluate
         from inference.scoring.scores import HARNESS
 

@@ -74,7 +74,7 @@ class _Skipping:
             raise DataError(*self.first[0], remedy=remedy)
 
 
-def take_in(source: Source, folder: Path, max_skipped: float, *, keep_empty: bool = False) -> Intake:
+def ingest(source: Source, folder: Path, max_skipped: float, *, keep_empty: bool = False) -> Intake:
     """Writes the passage store into `folder`, and `skipped.jsonl` where something was left out.
 
     `keep_empty`: a line without text stays, as a passage without words, for what counts rows by the corpus's lines.

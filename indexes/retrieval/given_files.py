@@ -18,7 +18,7 @@ from pathlib import Path
 
 from indexes.addons.bm25 import Analyser, Bm25Config, terms_of
 from indexes.corpora.documents import KINDS, DocumentsConfig, read_document
-from indexes.ranking.rankings import Ranking, asked_of, best_rows, named
+from indexes.ranking.rankings import Ranking, best_rows, named, search_key
 from indexes.web.sources import fused
 from steprag.agent.retriever import Choosing, Documented, GivenFile, Retriever, SourceChoice, is_given
 from steprag.errors import DataError
@@ -101,7 +101,7 @@ class GivenFiles:
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """At most `top_k` passages that share a word with the query, by BM25. Raises RetrieverError for no query."""
-        return await asyncio.to_thread(self._search, *asked_of(query, top_k))
+        return await asyncio.to_thread(self._search, *search_key(query, top_k))
 
     def _search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         with self._lock:

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from indexes.ranking.rankings import asked_of, named
+from indexes.ranking.rankings import named, search_key
 from steprag.config.sections import RetrieverConfig
 from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError, RetrieverError, quoted
@@ -99,7 +99,7 @@ class RemoteRetriever:
         """
         if self._closed:
             raise RetrieverError("the retriever is closed")
-        text, top_k = asked_of(query, top_k)
+        text, top_k = search_key(query, top_k)
         body = self._asking(text, top_k)
         problem = ""
         for attempt in range(self._config.retries + 1):

@@ -209,7 +209,7 @@ class _Desk:
         if ahead + len(asked) > limits.waiting or self._served.retriever.delay(ahead) > limits.seconds / 2:
             raise ApiError(429, "busy", "too many queries wait already; come again", after=1)
         with self._telemetry.accepted(len(asked)):
-            await self._served.retriever.settled()  # a slow start is no one's time-out
+            await self._served.retriever.load_finished()  # a slow start is no one's time-out
             try:
                 async with asyncio.timeout(limits.seconds):
                     searches = (self._served.retriever.search(query, top_k) for query in asked)

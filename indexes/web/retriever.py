@@ -21,8 +21,8 @@ from weakref import WeakValueDictionary
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EMBEDDED, Overrides, encoder_here, find_encoder, read_spec
 from indexes.folder.manifest import IndexManifest
-from indexes.ranking.rankings import DECIMALS, asked_of, named
-from indexes.retrieval.folder_retriever import remembered_searches
+from indexes.ranking.rankings import DECIMALS, named, search_key
+from indexes.retrieval.folder_retriever import search_cache
 from indexes.web.config import WebConfig
 from indexes.web.pages import Pages
 from indexes.web.providers import Provider, query_of
@@ -135,7 +135,7 @@ class WebRetriever:
         self.fingerprint = f"web:{config.provider}:{ranked}:{snapshot.id}"
         self._open: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._searching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._remembered = remembered_searches()
+        self._remembered = search_cache()
         self._sent = 0
         self._closed = False
 
@@ -151,7 +151,7 @@ class WebRetriever:
         """
         if self._closed:
             raise RetrieverError("the retriever is closed")
-        text, top_k = asked_of(query, top_k)
+        text, top_k = search_key(query, top_k)
         if (known := self._remembered.get((text, top_k))) is not None:
             return known
         found = await self._ranked(text, await self._seen(query_of(text)), top_k)

@@ -20,7 +20,7 @@ from inference.scoring.figures import shown
 from inference.scoring.scores import mean
 from steprag.agent.judge import VerdictFormat, asked, messages_of, prompt_of, words_of
 from steprag.batch.results import ResultKind, Results
-from steprag.batch.worklist import ask_each, failures_in, model_asked, run_calmly
+from steprag.batch.worklist import ask_all, failures_in, model_asked, run_interruptible
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import JudgeConfig
 from steprag.errors import PART_DONE, ConfigError
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     run = existing(given.predictions, "run folder")
     out = Path(given.out) if given.out else run / "judged"
-    scores, failed = run_calmly(judge(config_from(AnswerJudgeConfig, given), run, out))
+    scores, failed = run_interruptible(judge(config_from(AnswerJudgeConfig, given), run, out))
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0
 
@@ -79,7 +79,7 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
 
     with open_run(out, "judge", identity=identity, config=config.model_dump()) as run_of_judge:
         verdicts = Results(out / "verdicts.jsonl", VERDICTS)
-        failed = await ask_each(run_of_judge, questions, verdicts, one, role="judge", model=config.judge,
+        failed = await ask_all(run_of_judge, questions, verdicts, one, role="judge", model=config.judge,
                                 replies=VerdictFormat(), budget=config.budget)  # fmt: skip
         unanswered = len(failures_in(run).keys() - predictions.keys())
         scores = scored(predictions, list(read_records(verdicts.path, Verdict)), failed, unanswered)

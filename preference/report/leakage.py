@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,12 @@ from steprag.types import Question
 KINDS = ("id", "text", "ngram", "embedding")
 SHORTEST = 6
 """Words that a question needs for its words to be looked for in prompts."""
-
+NAMED = 100
+"""Evaluation questions with the same words that are listed at most; a match then says by how many they are shared."""
 
 Run = tuple[str, ...]
+Hits = tuple[tuple[tuple[int, int], dict[str, Any]], ...]
+"""What a text shares with evaluation questions: the number of a file and the place of its question; the words."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,8 @@ class Evaluation:
     name: str
     questions: list[Question]
     ids: dict[str, int]
-    texts: dict[str, int]
-    runs: dict[Run, int]
+    texts: dict[str, list[int]]
+    runs: dict[Run, list[int]]
 
 
 def main(argv: list[str]) -> int:
@@ -91,10 +94,14 @@ def check_folder(folder: Path, config: LeakageConfig) -> dict[str, Any]:
 def read_evaluation(path: Path, name: str, ngram: int) -> Evaluation:
     """The questions of an evaluation file, ready to be looked up."""
     questions = read_questions(path)
-    texts = [normalise(question.question) for question in questions]
-    runs = {run: place for place, text in enumerate(texts) for run in _runs(tuple(text.split()), ngram)}
+    texts, runs = defaultdict[str, list[int]](list), defaultdict[Run, list[int]](list)
+    for place, question in enumerate(questions):
+        text = normalise(question.question)
+        texts[text].append(place)
+        for run in dict.fromkeys(_runs(tuple(text.split()), ngram)):
+            runs[run].append(place)
     ids = {question.id: place for place, question in enumerate(questions)}
-    return Evaluation(path, name, questions, ids, {text: place for place, text in enumerate(texts)}, runs)
+    return Evaluation(path, name, questions, ids, dict(texts), dict(runs))
 
 
 def _runs(words: Run, ngram: int) -> list[Run]:
@@ -108,8 +115,14 @@ def _same_questions(questions: list[Question], file: Evaluation) -> Iterator[dic
     for question in questions:
         if not is_per_file(question.id) and (place := file.ids.get(question.id)) is not None:
             yield _match("id", file, place, question.id)
-        if (place := file.texts.get(normalise(question.question))) is not None:
-            yield _match("text", file, place, question.id)
+        for place, shared in _named(file.texts.get(normalise(question.question), ())):
+            yield _match("text", file, place, question.id, **shared)
+
+
+def _named(places: Sequence[int]) -> Iterator[tuple[int, dict[str, int]]]:
+    """The first `NAMED` places, each with what its match says of how many there are."""
+    shared = {"shared_by": len(places)} if len(places) > NAMED else {}
+    return ((place, shared) for place in places[:NAMED])
 
 
 def _match(kind: str, file: Evaluation, place: int, question_id: str, **more: Any) -> dict[str, Any]:
@@ -123,22 +136,30 @@ def _runs_in_prompts(folder: Path, files: list[Evaluation]) -> list[dict[str, An
     lengths: dict[Run, set[int]] = defaultdict(set)  # by the first two words of a run, how long it may be
     for run in (run for file in files for run in file.runs):
         lengths[run[:2]].add(len(run))
-    seen: set[int] = set()
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    known: dict[int, Hits] = {}  # a step stands in the rows of several questions, and is read once
+    found: dict[tuple[int, int, str], dict[str, Any]] = {}
     for path in sorted(folder.glob("*.train.jsonl")) + sorted(folder.glob("*.val.jsonl")):
         for number, row in read_rows(path):
             with shaped(path, line=number):
                 texts, question_id = list(_texts(row)), str(row["question_id"])
             for text in texts:
-                if (key := hash(text)) in seen:
-                    continue
-                seen.add(key)
-                for run in _candidate_runs(normalise(text).split(), lengths):
-                    for file in files:
-                        if (place := file.runs.get(run)) is not None:
-                            match = _match("ngram", file, place, question_id, words=" ".join(run))
-                            found.setdefault((match["file"], match["evaluation_id"], match["question_id"]), match)
+                key = hash(text)
+                if key not in known:
+                    known[key] = _hits(normalise(text).split(), files, lengths)
+                for (which, place), told in known[key]:
+                    if (which, place, question_id) not in found:
+                        match = _match("ngram", files[which], place, question_id, **told)
+                        found[which, place, question_id] = match
     return list(found.values())
+
+
+def _hits(words: list[str], files: list[Evaluation], lengths: dict[Run, set[int]]) -> Hits:
+    hits: dict[tuple[int, int], dict[str, Any]] = {}
+    for run in _candidate_runs(words, lengths):
+        for which, file in enumerate(files):
+            for place, shared in _named(file.runs.get(run, ())):
+                hits.setdefault((which, place), {"words": " ".join(run), **shared})
+    return tuple(hits.items())
 
 
 def _candidate_runs(words: list[str], lengths: dict[Run, set[int]]) -> Iterator[Run]:

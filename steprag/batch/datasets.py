@@ -104,25 +104,25 @@ def hub_rows(named: str) -> tuple[str, str, str, str, Callable[[], Iterator[Any]
         raise ConfigError(f"{named}: write hub:OWNER/NAME, hub:OWNER/NAME:CONFIG or hub:OWNER/NAME:CONFIG:SPLIT;"
                           " NAME@COMMIT is a version of it")  # fmt: skip
     split = split or "train"
-    told = f"data set {quoted(name)} cannot be had from the hub", "download its files and give those"
-    commit = revision if re.fullmatch("[0-9a-f]{40}", revision) else _commit(name, revision, told)
+    unavailable = f"data set {quoted(name)} cannot be had from the hub", "download its files and give those"
+    commit = revision if re.fullmatch("[0-9a-f]{40}", revision) else _commit(name, revision, unavailable)
 
     def rows() -> Iterator[Any]:
         from datasets import load_dataset
 
-        with asking_the_hub(*told):
+        with asking_the_hub(*unavailable):
             yield from load_dataset(name, config or None, split=split, streaming=True, revision=commit)
 
     return name, config, split, hashlib.sha256(f"{name}:{config}:{split}@{commit}".encode()).hexdigest(), rows
 
 
-def _commit(name: str, revision: str, told: tuple[str, str]) -> str:
+def _commit(name: str, revision: str, unavailable: tuple[str, str]) -> str:
     """The newest commit of a data set or of its revision; the last one that was seen where the hub does not tell."""
     from huggingface_hub import HfApi
 
     seen = cache_dir() / "questions" / "commits" / f"{name}@{revision}".replace("/", "--")
     try:
-        with asking_the_hub(*told):
+        with asking_the_hub(*unavailable):
             commit = str(HfApi().dataset_info(name, revision=revision or None).sha)
     except ConfigError as error:
         if not seen.is_file():

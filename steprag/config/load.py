@@ -20,9 +20,9 @@ from pydantic.fields import FieldInfo
 
 from steprag.config.env_file import without_env
 from steprag.config.sections import RetrieverConfig, Section
-from steprag.config.words import OPTION, SEVERAL, meant, options_meant, shape_of, short_usage, show_help
+from steprag.config.words import OPTION, SEVERAL, options_meant, resolve_option, shape_of, short_usage, show_help
 from steprag.console.progress import say
-from steprag.errors import ConfigError, nearest, quoted
+from steprag.errors import ConfigError, DataError, nearest, quoted
 from steprag.net.hosts import is_local
 from steprag.records.jsonl import plain, read_json
 from steprag.records.yaml_files import parsed, read_yaml
@@ -65,14 +65,14 @@ def load_config(
     if cls.names_index:
         recipe = {key: value for key, value in recipe.items() if key != INDEX}
     values: Values = {}
-    many = {key for key, field in leaves(cls) if shape_of(field.annotation) == SEVERAL}
-    for layer in (base or {}, recipe, _nested(environment(cls), many), _nested(overrides or {}, many)):
-        values = _over(cls, values, layer)
+    list_keys = {key for key, field in leaves(cls) if shape_of(field.annotation) == SEVERAL}
+    for layer in (base or {}, recipe, _nested(environment(cls), list_keys), _nested(overrides or {}, list_keys)):
+        values = merge(cls, values, layer)
     try:
         config = cls.model_validate(values)
     except ValidationError as error:
-        told = _explain(cls, error)
-        raise ConfigError(f"{file}: {told}" if _stands_in(error, recipe) else told) from None
+        message = _explain(cls, error)
+        raise ConfigError(f"{file}: {message}" if error_in_recipe(error, recipe) else message) from None
     for name, said in recipe.items():
         section = getattr(config, name)
         url = said.get("base_url") if isinstance(said, dict) else None
@@ -120,8 +120,8 @@ def _every_key() -> set[str]:
     return {key for point in found for cls in point.load()() for key, _ in leaves(cls)}
 
 
-def _nested(dotted: Mapping[str, Any], many: Collection[str] = ()) -> Values:
-    """{"a.b": "1"} as {"a": {"b": 1}}; later keys win. `many`: keys of lists, of which text may be "a" or "a,b"."""
+def _nested(dotted: Mapping[str, Any], list_keys: Collection[str] = ()) -> Values:
+    """{"a.b": "1"} as {"a": {"b": 1}}; later keys win. `list_keys` hold lists, whose text may be "a" or "a,b"."""
     values: Values = {}
     for key, value in dotted.items():
         *sections, leaf = key.split(".")
@@ -129,13 +129,13 @@ def _nested(dotted: Mapping[str, Any], many: Collection[str] = ()) -> Values:
         for name in sections:
             section = section.setdefault(name, {})
         said = _scalar(value)
-        if key in many and isinstance(said, str):
+        if key in list_keys and isinstance(said, str):
             said = [part for part in re.split(r",(?! )", said) if part]
         section[leaf] = said
     return values
 
 
-def _over(cls: type[BaseModel], below: Values, above: Values) -> Values:
+def merge(cls: type[BaseModel], below: Values, above: Values) -> Values:
     """`below` updated by `above`, section by section of `cls`; a value is replaced whole, also a mapping."""
     both = dict(below)
     for key, value in above.items():
@@ -144,7 +144,7 @@ def _over(cls: type[BaseModel], below: Values, above: Values) -> Values:
             continue
         both[key] = value
         if section is not None and isinstance(value, dict):
-            both[key] = _over(section, old if isinstance(old, dict) else {}, value)
+            both[key] = merge(section, old if isinstance(old, dict) else {}, value)
     return both
 
 
@@ -157,10 +157,10 @@ def _section(cls: type[BaseModel], name: str) -> type[BaseModel] | None:
 def with_preset(cls: type[BaseModel], given: Values, presets: Mapping[str, Values], name: object) -> Values:
     """The given values over the preset of that name, or alone: validation refuses unknown names."""
     preset = presets.get(name) if isinstance(name, str) else None
-    return _over(cls, preset or {}, given)
+    return merge(cls, preset or {}, given)
 
 
-def _stands_in(error: ValidationError, recipe: Values) -> bool:
+def error_in_recipe(error: ValidationError, recipe: Values) -> bool:
     """Whether the first complaint is about something that the recipe says."""
     value: Any = recipe
     for part in error.errors()[0]["loc"]:
@@ -228,8 +228,11 @@ def _newest_index() -> str | None:
     places = [Path(top).glob(f"{depth}/manifest.json") for top in (RUNS, INDEXES) for depth in ("*", "*/*")]
     manifests = [file for found in places for file in found]
     for file in sorted(manifests, key=lambda one: one.stat().st_mtime, reverse=True):
-        if file.with_name(PASSAGES).is_file() and read_json(file).get("stage") == INDEX:
-            return str(file.parent)
+        try:
+            if file.with_name(PASSAGES).is_file() and read_json(file).get("stage") == INDEX:
+                return str(file.parent)
+        except (DataError, OSError) as error:
+            say(f"index: passing over {file.parent}: {error}")
     return None
 
 
@@ -248,7 +251,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     parser.allow_abbrev = False  # a shortened option would hide a misspelt one
     parser.usage, known = short_usage(parser), [*_options(parser)]
     show_help(parser, argv)
-    arguments, rest = parser.parse_known_args([meant(word, known) for word in argv])
+    arguments, rest = parser.parse_known_args([resolve_option(word, known) for word in argv])
     if rest not in ([], ["--"]):  # the last word of ReasonRAG's own command line
         name = rest[0].split("=")[0]
         if several := options_meant(name, known) if name.startswith("--") else []:
@@ -283,8 +286,8 @@ def _recipe(named: str, word: str) -> str:
     if len(found) > 1:
         raise ConfigError(f"--config {quoted(named)}: several recipes have that name: {', '.join(map(str, found))}")
     if not found:
-        told = nearest(named, [file.stem for file in recipes])
-        raise ConfigError(f"--config {quoted(named)}: no such file, and no recipe of that name{told}")
+        known = nearest(named, [file.stem for file in recipes])
+        raise ConfigError(f"--config {quoted(named)}: no such file, and no recipe of that name{known}")
     return str(found[0])
 
 
@@ -330,5 +333,5 @@ def _explain(cls: type[StageConfig], error: ValidationError) -> str:
 def _unknown(key: str, known: Sequence[str]) -> str:
     *sections, leaf = key.split(".")
     nested = ": {".join([*sections, f"{leaf}: …"]) + "}" * len(sections)
-    told = f"; in a file a section holds it: {nested}" if key in known else nearest(key, known)
-    return f"unknown key {quoted(key)}{told}"
+    hint = f"; in a file a section holds it: {nested}" if key in known else nearest(key, known)
+    return f"unknown key {quoted(key)}{hint}"

@@ -29,6 +29,7 @@ from steprag.records.jsonl import existing, file_hash, files_hash, read_records,
 from steprag.runs.run import Run, open_run
 from training.config import NEUTRAL, TrainConfig
 from training.job import Job
+from training.rows import hold_out
 from training.trl.common import Refreezing, common_arguments, memory_told, quiet, run_trainer
 
 EMBEDDED = "minilm"
@@ -114,9 +115,11 @@ def trained(pairs: str, out: str, config: TrainConfig, threads: int) -> Iterator
             quiet()
             torch.set_num_threads(threads)
             with memory_told():
-                outcome = _train(config, run, load(base, config), rows, held_out[: config.held_out])
+                drawn = hold_out(held_out, config.held_out, lambda row: row.anchor)
+                outcome = _train(config, run, load(base, config), rows, drawn)
             packages = {name: version(name) for name in ("torch", "transformers", "sentence-transformers")}
-            run.set(base={"name": str(base), "sha256": weights}, data=data, rows=len(rows), packages=packages,
+            run.set(base={"name": str(base), "sha256": weights}, data=data, rows=len(rows), held_out_rows=len(drawn),
+                    validation_rows=len(held_out), packages=packages,
                     **asdict(outcome))  # fmt: skip
         yield run
 

@@ -85,7 +85,7 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
     request, journal = live.request, chat.journal
     calls = journal.question(Question(request.id, request.asked, ()), live=True)
     if request.given and request.parent:
-        calls.searched_as(request.parent)
+        calls.copy_searches(request.parent)
     request = live.request = _routed(chat, request)
     seen = await _seen(chat, calls, request)
     live.publish(events.question(request.asked, seen, request.route))
