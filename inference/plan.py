@@ -15,7 +15,7 @@ from steprag.console.terminal import guarded
 from steprag.records.inputs import read_questions
 
 LIKELY_STEPS = 4.6
-"""Of an episode on Atlas: 1.8 searches of two steps each, and the answer (docs/figures/results-shipped-start.md)."""
+"""Of an episode on Atlas: 1.8 searches of two steps each, and the answer (docs/figures/results.md)."""
 
 
 def main(argv: list[str]) -> int:
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     max_calls = {"policy": config.best_of * depth * config.candidates}  # an endpoint may give one completion a request
     likely = {"policy": config.best_of * min(depth, LIKELY_STEPS)}
     plan = Forecast(config, questions, None, max_calls, likely, config.candidates,
-                    "docs/figures/results-shipped-start.md", (FILE, PREDICTIONS), "predictions", alike)  # fmt: skip
+                    "docs/figures/results.md", (FILE, PREDICTIONS), "predictions", alike)  # fmt: skip
     return print_forecast(plan, given)
 
 

@@ -153,7 +153,7 @@ def learn(proof: Proof, number: int) -> list[Stage]:
     """The adapters of a round: SFT on top of the warm start, then DPO on top of that, on all rounds' trees.
 
     Each starts from the warm start, as ReST-EM from its base (arXiv 2312.06585), on the data of all rounds: the second
-    round alone, on top of the first round's policy, lost the first gain (docs/figures/results-shipped-start.md).
+    round alone, on top of the first round's policy, lost the first gain (docs/figures/results.md).
     """
     out, sizes, pairs = proof.out, proof.sizes, proof.out / f"pairs{number}"
     sft, dpo = (steps_of(kind, pairs, sizes, number) for kind in ("sft", "dpo"))
