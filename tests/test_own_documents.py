@@ -375,12 +375,10 @@ def test_a_document_that_hangs_or_kills_its_reader_is_named(tmp_path: Path, monk
 
 
 BUILT = """
-import signal
 from pathlib import Path
 from indexes.commands.build import build_index
 from indexes.config import IndexConfig
 from indexes.corpora import documents
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 documents.WORKER, documents.usable_cores = Path("worker.py"), lambda: 1
 build_index("docs", Path("killed"), IndexConfig(encoder="none"))
 """

@@ -34,7 +34,7 @@ from steprag.types import Passage
 from steprag.web.app import token_of
 from steprag.web.listening import token_in
 from tests import fakes
-from tests.indexing import hybrid_index
+from tests.indexing import hybrid_index, words_index
 
 WORLD = [*fakes.WORLD, Passage("4", "", 'A passage without a title that says "Heroes".')]
 
@@ -469,8 +469,19 @@ def process(index: Path, *options: str, **environment: str) -> Iterator[tuple[st
         child.stdout.close()
 
 
-def test_the_same_results_from_the_folder_and_from_its_service(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_has_the_results_of_its_folder_and_a_stop_answers_what_was_accepted(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queries = ["currency of Albania", "Tirana", "Heroes", "a capital", "Prices in Albania are quoted in the lek."]
+    many = [f"question number {n} about Albania and its currency, the lek" for n in range(200)]
+
+    async def stopped() -> httpx2.Response:
+        async with httpx2.AsyncClient(base_url=url, timeout=60, headers={"Authorization": "Bearer s3cret"}) as made:
+            slow = asyncio.create_task(made.post("/retrieve", json={"queries": many, "topk": 2}))
+            while (await made.get("/health")).json()["waiting"] == 0:
+                await asyncio.sleep(0.005)
+            child.send_signal(signal.SIGTERM)
+            return await slow
 
     with process(index, STEPRAG_RETRIEVER_TOKEN="s3cret") as (url, child):
         with pytest.raises(ConfigError, match="refuses the token"):
@@ -482,23 +493,7 @@ def test_the_same_results_from_the_folder_and_from_its_service(index: Path, monk
         assert isinstance(remote, RemoteRetriever)
         assert remote.fingerprint == local.fingerprint
         assert asyncio.run(search_all(remote, queries, 4)) == asyncio.run(search_all(local, queries, 4))
-        child.send_signal(signal.SIGINT)
-        assert child.wait(30) == 0
-
-
-def test_a_stop_answers_what_was_accepted(index: Path) -> None:
-    many = [f"question number {n} about Albania and its currency, the lek" for n in range(200)]
-
-    async def run() -> httpx2.Response:
-        async with httpx2.AsyncClient(base_url=url, timeout=60) as made:
-            slow = asyncio.create_task(made.post("/retrieve", json={"queries": many, "topk": 2}))
-            while (await made.get("/health")).json()["waiting"] == 0:
-                await asyncio.sleep(0.005)
-            child.send_signal(signal.SIGTERM)
-            return await slow
-
-    with process(index) as (url, child):
-        reply = asyncio.run(run())
+        reply = asyncio.run(stopped())
         assert reply.status_code == 200
         assert [len(found) for found in reply.json()["result"]] == [2] * len(many)
         assert child.wait(30) == 0
@@ -517,12 +512,14 @@ def test_what_serve_refuses(index: Path, tmp_path: Path, capsys: pytest.CaptureF
     ):
         assert guarded(main, [*argv, "--port", "0"]) == 2
         assert words in capsys.readouterr().err
-    with process(index) as (url, _):
+    with process(words_index(tmp_path, WORLD)) as (url, child):
         port = url.rsplit(":", 1)[1]
         assert guarded(main, ["--index", str(index), "--port", port]) == 2
         said = capsys.readouterr().err
         assert f"cannot listen on 127.0.0.1:{port}" in said
         assert said.endswith("; --port takes another\n")
+        child.send_signal(signal.SIGINT)
+        assert child.wait(30) == 0
 
 
 def test_a_service_for_others_is_told_by_an_address_that_they_reach() -> None:
