@@ -22,12 +22,14 @@ from preference.filters import checks, content_reader
 from preference.pairs_folder import push
 from preference.report.leakage import NAMED
 from preference.report.reward_diagnostics import RewardDiagnostics, half_means
+from preference.report.shares import TreeShare, wilson
 from preference.rewards import spre
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_records, write_records
 from steprag.records.training_rows import Pair, Ranking, StepLabel, Trajectory
 from steprag.runs.run import read_manifest
+from steprag.scores.stats import share_interval
 from steprag.tree import Tree
 from steprag.types import Message, Question
 from tests.fakes import BY_ROLLOUTS, QUESTION, ScriptedPolicy, answer, by_turn, evidence, query
@@ -349,6 +351,33 @@ def test_credit_counts_agreement_and_contrast(varied: list[Tree]) -> None:
     rewarded = [e for tree in trees for e in spre(tree, LabelConfig())[1:] if e is not None]
     assert sum(row["steps"] for row in report["steps"]) == len(rewarded)
     assert sum(map(sum, report["reward_against_judge"])) > 0
+    alone = RewardDiagnostics(LabelConfig(), TRANSCRIPT)
+    alone.add(
+        max(trees, key=lambda tree: len(tree.nodes)), spre(max(trees, key=lambda tree: len(tree.nodes)), LabelConfig())
+    )
+    rows = alone.report()["agreement"]
+    assert max(row["count"] for row in rows) > 1
+    assert all((row["low"], row["high"]) == wilson(row["share"], 1) for row in rows), "one tree, however many siblings"
+
+
+@pytest.mark.parametrize(("trees", "alike"), [
+    ([(1, 1), (1, 0)] * 50, (50, 100)),  # one comparison a tree: as Wilson has it
+    ([(8, 4), (8, 4), (8, 5)] * 20, (260, 480)),  # trees that are as alike as chance makes them: no narrower than that
+    ([(10, 10), (10, 0)] * 50, (50, 100)),  # trees agree in all or in nothing: a tree is one comparison
+    ([(10, 10)] * 6, (6, 6)),  # nothing tells how alike comparisons of a tree are
+    ([(40, 30)], (0.75, 1)),
+])  # fmt: skip
+def test_comparisons_of_one_tree_are_not_counted_as_if_they_were_of_many(
+    trees: list[tuple[int, int]], alike: tuple[float, int]
+) -> None:
+    told = TreeShare()
+    for place, (count, hits) in enumerate(trees):
+        for number in range(count):
+            told.add(place, number < hits)
+    row, (low, high) = told.report(), wilson(alike[0] / alike[1], alike[1])
+    assert (row["count"], row["share"]) == (sum(n for n, _ in trees), sum(h for _, h in trees) / row["count"])
+    assert (row["low"], row["high"]) == (pytest.approx(low, abs=1e-2), pytest.approx(high, abs=1e-2))
+    assert wilson(0.25, 40) == pytest.approx(share_interval(10, 40))
 
 
 def judged_by_f1(tree: Tree) -> Tree:

@@ -532,7 +532,8 @@ def test_labels_and_rankings_carry_values_and_provenance() -> None:
 
 def run_folder(folder: Path, count: int = 40) -> Path:
     golden = from_dict(Tree, json.loads((HERE / "golden_tree.json").read_text(encoding="utf-8")), HERE, 1)
-    trees = (replace(golden, question=replace(golden.question, id=f"q{i}")) for i in range(count))
+    asked = (replace(golden.question, id=f"q{i}", question=f"{golden.question.question} {i}") for i in range(count))
+    trees = (replace(golden, question=question) for question in asked)
     write_records(folder / "trees.jsonl", trees)
     return folder
 
@@ -551,6 +552,23 @@ def test_the_command_writes_pairs_split_by_question_that_name_their_line(tmp_pat
         assert not {"chained", "unsolved_first"} & {*identity["label"], *identity["balance"]}, "older folders go on"
         lines = (trees / "trees.jsonl").read_text(encoding="utf-8").splitlines()
         assert {row.tree for row in [*train, *held_out]} == {sha256(line.encode()).hexdigest()[:16] for line in lines}
+
+
+def test_equal_questions_lie_on_one_side_whatever_their_ids(tmp_path: Path) -> None:
+    """The split once went by the id: a question of two data sets was trained on and held out."""
+    trees = list(read_records(run_folder(tmp_path) / "trees.jsonl", Tree))
+    respelt = (
+        replace(one, id=f"other/{one.id}", question=f"The {one.question.lower()}?")
+        for one in (tree.question for tree in trees)
+    )
+    again = [replace(tree, question=question) for tree, question in zip(trees, respelt, strict=True)]
+    write_records(tmp_path / "trees.jsonl", [*trees, *again])
+    assert main(["--trees", str(tmp_path), "--validation", "0.5", *PLAIN]) == 0
+    sides = [
+        {pair.question_id for pair in read_records(tmp_path / f"pairs/pairs.{split}.jsonl", Pair)} for split in SPLITS
+    ]
+    assert all(len(side) > 20 for side in sides)
+    assert all(f"other/{name}" in side for side in sides for name in side if not name.startswith("other/"))
 
 
 def test_runs_together_are_one_data_set(tmp_path: Path) -> None:

@@ -74,11 +74,12 @@ def export_embedding(trees: list[Path], corpus: Path, out: Path) -> Counter[str]
     if not rows:
         told = ", ".join(f"{why} {count}" for why, count in counts.items()) or "there are none"
         raise ConfigError(f"no query of the trees has a gold passage and a hard negative ({told})")
+    asked = {draft.question.id: draft.question for draft in made}
     with ExitStack() as stack:
         names = [f"{kind}{split}.jsonl" for split in SPLITS for kind in ("", "triplets.")]
         streams = {name: stack.enter_context(written_whole(out / name)) for name in names}
         for row in rows:
-            split = SPLITS[split_of(row.question_id, FolderConfig())]
+            split = SPLITS[split_of(asked[row.question_id], FolderConfig())]
             for name, lines in ((f"{split}.jsonl", [row]), (f"triplets.{split}.jsonl", triplets(row))):
                 counts[name] += len(lines)
                 streams[name].writelines(dump_line(line) + "\n" for line in lines)
