@@ -28,7 +28,7 @@ from steprag.engines.models import resolve_model
 from steprag.engines.tokens import prompt_tokens
 from steprag.engines.weights import load_tokenizer
 from steprag.errors import TrainingError
-from steprag.records.jsonl import write_records
+from steprag.records.jsonl import drop_torn_line, write_records
 from steprag.runs.run import open_run, read_manifest
 from steprag.types import Passage, Question
 from tests.fakes import DictRetriever, chat_reply, query, serve
@@ -320,10 +320,10 @@ def test_a_service_that_is_down_ends_the_run(speaker: Path, data: Path, tmp_path
 
 
 @contextmanager
-def stage_of(folder: Path, questions: Sequence[Question], config: TrainConfig) -> Iterator[GrpoStage]:
-    """A run's stage over the questions, in the usual world."""
+def stage_of(folder: Path, questions: Sequence[Question], config: TrainConfig, done: int = 0) -> Iterator[GrpoStage]:
+    """A run's stage over the questions, in the usual world, after so many steps."""
     with open_run(folder, "train", identity={}, config={}) as run:
-        with staged(World([*questions], world(), {}), config, run) as stage:
+        with staged(World([*questions], world(), {}), config, run, done) as stage:
             yield stage
 
 
@@ -336,6 +336,31 @@ def test_a_failed_search_in_the_first_steps_of_one_question_ends_no_run(tmp_path
             stage.check([Group(ASKED, failure=failure)])
         with pytest.raises(TrainingError, match="4 of 5 questions .*: down; mend"):
             stage.check([Group(ASKED, failure="down")])
+
+
+@pytest.mark.parametrize("killed", ["between steps", "in a line"])
+def test_a_run_that_resumes_knows_its_groups_and_holds_each_episode_once(
+    killed: str, speaker: Path, tmp_path: Path
+) -> None:
+    """Killed after step 3, resumed from the checkpoint of step 2; from then on all groups are flat."""
+    (moving,), _ = played(speaker)
+    flat = replace(moving, advantages=None)
+    with stage_of(tmp_path, [ASKED], ONE_BY_ONE) as stage:
+        for step in (1, 2, 3):
+            stage.note(step, [moving])
+    file = tmp_path / "episodes.jsonl"
+    if killed == "in a line":
+        file.write_text(file.read_text()[:-20])
+    with stage_of(tmp_path, [ASKED], ONE_BY_ONE, done=2) as stage:
+        for step in (3, 4):
+            stage.note(step, [flat])
+        assert stage.tally.groups == 4
+        assert stage.tally.told is None, "steps 1 and 2 moved weights"
+    assert [row["step"] for row in lines(file)] == [step for step in (1, 2, 3, 4) for _ in moving.episodes]
+    with stage_of(tmp_path, [ASKED], ONE_BY_ONE) as stage:
+        assert not file.read_text(), "no checkpoint: the run begins again"
+        stage.note(1, [flat])
+        assert "every group was dropped (1 of 1)" in str(stage.tally.told)
 
 
 def test_a_judge_that_fails_costs_one_group(speaker: Path, data: Path, tmp_path: Path) -> None:
@@ -352,7 +377,8 @@ def test_passages_of_questions_that_were_played_are_in_the_journal_alone(speaker
         for number in range(3):
             assert stage.play([number], how, number, 0)[0].failure is None
         gc.collect()
-        assert not [one for one in gc.get_objects() if isinstance(one, QuestionCalls)]
+        alive = [one for one in gc.get_objects() if type(one) is QuestionCalls]
+        assert not [one for one in alive if one._journal is stage.journal]  # pyright: ignore[reportPrivateUsage]
 
 
 # The gradient
@@ -525,9 +551,14 @@ def test_a_killed_run_goes_on_to_the_same_weights(speaker: Path, data: Path, tmp
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert grpo(speaker, data, whole, *options) == 0
     killed_at("checkpoint-10", killed, argv(speaker, data, killed, *options))
+    drop_torn_line(killed / "episodes.jsonl")
+    with (killed / "episodes.jsonl").open("a") as stream:  # steps after the checkpoint were played, one in part
+        stream.writelines(line for line in (whole / "episodes.jsonl").open() if json.loads(line)["step"] == 11)
+        stream.write('{"step":12,"ques')
     assert grpo(speaker, data, killed, *options) == 0
     assert any("resumed_from" in row for row in lines(killed / "metrics.jsonl"))
     assert not moved(whole, killed)
+    assert (whole / "episodes.jsonl").read_text() == (killed / "episodes.jsonl").read_text()
 
 
 def test_the_judge_is_asked_of_finished_episodes_alone(speaker: Path, data: Path, tmp_path: Path) -> None:

@@ -326,6 +326,18 @@ def test_dpo_goes_on_from_the_adapter_itself(tiny: Path, pairs: Path, warm: Path
     assert moved(warm, tmp_path)
 
 
+def test_dropout_of_lora_acts_in_dpo_and_not_on_the_reference(tiny: Path, pairs: Path, tmp_path: Path) -> None:
+    """TRL turns all dropout off there, an adapter's own too."""
+    for name, share in (("none", "0.0"), ("half", "0.5"), ("again", "0.5")):
+        assert train(tiny, pairs, tmp_path / name, "dpo", "--max_steps", "3", "--lora.dropout", share) == 0
+    assert moved(tmp_path / "none", tmp_path / "half", by=1e-4)
+    assert not moved(tmp_path / "half", tmp_path / "again")
+    goes_on = ["--adapter", str(tmp_path / "half"), "--max_steps", "1", "--learning_rate", "1e-9"]
+    assert train(tiny, pairs, tmp_path / "next", "dpo", *goes_on, "--lora.dropout", "0.5") == 0
+    held_out = lines(tmp_path / "next" / "metrics.jsonl")[-1]
+    assert held_out["eval_loss"] == pytest.approx(math.log(2), abs=1e-4), "scored without dropout, as its reference was"
+
+
 def test_rows_of_no_manifest_leave_the_adapter_its_prompt(tiny: Path, pairs: Path, warm: Path, tmp_path: Path) -> None:
     rows = shutil.copytree(pairs, tmp_path / "rows", ignore=shutil.ignore_patterns("manifest.json"))
     assert train(tiny, rows, tmp_path / "out", "dpo", "--adapter", str(warm), "--max_steps", "1") == 0

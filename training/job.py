@@ -140,10 +140,14 @@ def scores(held_out: dict[str, float]) -> dict[str, float]:
     return told
 
 
+def step_of(checkpoint: Path) -> int:
+    """The step after which a checkpoint was written."""
+    return int(checkpoint.name.split("-")[1])
+
+
 def last_checkpoint(folder: Path) -> Path | None:
     """The newest whole checkpoint. The trainer's state is written last, so one without it was cut short."""
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]), reverse=True)
-    for path in found:
+    for path in sorted(folder.glob("checkpoint-*"), key=step_of, reverse=True):
         with suppress(FileNotFoundError, NotJson):
             if decoded((path / "trainer_state.json").read_bytes(), finite=False):
                 return path

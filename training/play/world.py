@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from indexes import open_retriever
@@ -26,13 +27,22 @@ from steprag.extras import code_hash
 from steprag.policy.budget import Spending
 from steprag.policy.open import open_model
 from steprag.records.inputs import read_questions
-from steprag.records.jsonl import LineJournal, existing, file_hash
+from steprag.records.jsonl import (
+    LineJournal,
+    drop_torn_line,
+    existing,
+    file_hash,
+    read_rows,
+    shaped,
+    write_records,
+)
 from steprag.runs.run import Run
 from steprag.types import Question
 from training.config import TrainConfig
 from training.play.episodes import APART, Group, Judged, Sampling, play
 from training.play.judging import EpisodeJudge, judged_terms
 
+EPISODES = "episodes.jsonl"
 WINDOW = 8
 """Steps among whose questions more than half have to be played, or the run ends."""
 UNMOVED = 4
@@ -90,29 +100,47 @@ def _judge_identity(config: TrainConfig, questions: list[Question]) -> dict[str,
 
 @dataclass
 class Tally:
-    """The groups of a run so far: how many there were, how many were dropped, and what their completions were."""
+    """The groups of a run so far: how many there were, whether one moved weights, and what their completions were."""
 
     groups: int = 0
-    dropped: int = 0
+    moved: bool = False
     refusals: Refusals = field(default_factory=Refusals)
 
-    def add(self, groups: Sequence[Group]) -> None:
-        """Counts the groups of a step."""
-        self.groups, self.dropped = self.groups + len(groups), self.dropped + sum(group.dropped for group in groups)
-        for episode in (episode for group in groups for episode in group.episodes):
-            steps: list[Said] = [(step.action, step.text, None) for step in episode.state.steps]
-            refused = [] if episode.refused is None else [(None, episode.refused, episode.finish)]
-            self.refusals.add([*steps, *refused], episode.reasoning)
+    def add(self, line: dict[str, Any]) -> None:
+        """Counts an episode as `_lines` writes it down."""
+        self.moved = self.moved or line["advantage"] is not None or "gains" in line
+        steps: list[Said] = [(None, text, None) for text in line["steps"]]
+        refused = [] if line["refused"] is None else [(None, line["refused"], line["finish"])]
+        self.refusals.add([*steps, *refused], line.get("reasoning", 0))
 
     @property
     def told(self) -> str | None:
         """What to say where every group was dropped: no weight has moved."""
-        if not self.groups or self.dropped < self.groups:
+        if self.moved or not self.groups:
             return None
         counts, first, reasoning = self.refusals.counts, self.refusals.first, self.refusals.reasoning
         alike = "all episodes of a group were worth the same: take other questions, more episodes a group, more heat"
         why = refusals_told(counts, first, reasoning) or alike
-        return f"every group was dropped ({self.dropped} of {self.groups}), no weight moved; {why}"
+        return f"every group was dropped ({self.groups} of {self.groups}), no weight moved; {why}"
+
+
+def resumed_tally(file: Path, done: int, questions: int) -> Tally:
+    """The groups of a run that resumes after `done` steps, of so many `questions` each, counted in its `EPISODES`. The
+    file loses what was written down of later steps, which are played again.
+    """
+    tally = Tally(done * questions, moved=done > 0 and not file.is_file())  # without the file nobody knows
+
+    def kept() -> Iterator[dict[str, Any]]:
+        for number, line in read_rows(file):
+            with shaped(file, line=number, remedy="start again in another folder"):
+                if line["step"] <= done:
+                    tally.add(line)
+                    yield line
+
+    if file.is_file():
+        drop_torn_line(file)
+        write_records(file, kept())
+    return tally
 
 
 @dataclass(frozen=True)
@@ -127,8 +155,8 @@ class GrpoStage:
     runner: asyncio.Runner
     journal: Journal
     judge: Judged | None
+    tally: Tally
     recent: deque[list[str | None]] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    tally: Tally = field(default_factory=Tally)
 
     def play(self, numbers: Sequence[int], how: Sampling, step: int, process: int) -> list[Group]:
         """The groups of the questions with these numbers. The run's seed, `step` and `process` decide the samples."""
@@ -160,16 +188,16 @@ class GrpoStage:
 
     def note(self, step: int, groups: Sequence[Group]) -> None:
         """Writes a step's episodes down; says which questions failed, and early that no group tells anything."""
-        self.tally.add(groups)
+        with LineJournal(self.run.path / EPISODES) as journal:
+            for line in (line for group in groups for line in _lines(step, group)):
+                journal.append(line)
+                self.tally.add(line)
+        self.tally.groups += len(groups)
         if step == UNMOVED and (told := self.tally.told):
             say(f"train: step {step}: {told}")
         for group in groups:
             if group.failure is not None:
                 say(f"train: step {step}: the episodes of question {group.question.id} are dropped: {group.failure}")
-        with LineJournal(self.run.path / "episodes.jsonl") as journal:
-            for group in groups:
-                for line in _lines(step, group):
-                    journal.append(line)
 
 
 def _lines(step: int, group: Group) -> Iterator[dict[str, Any]]:
@@ -185,15 +213,19 @@ def _lines(step: int, group: Group) -> Iterator[dict[str, Any]]:
             "rewards": {name: values[number] for name, values in group.terms.items()},
             "reward": group.totals[number],
             "advantage": group.advantages[number] if group.advantages else None,
+            **({"reasoning": episode.reasoning} if episode.reasoning else {}),
             **({"gains": group.gains[number]} if group.gains else {}),
         }
 
 
 @contextmanager
-def staged(world: World, config: TrainConfig, run: Run) -> Iterator[GrpoStage]:
-    """The stage of a run; closes the retriever, and the judge's engine where it started one, with the block."""
+def staged(world: World, config: TrainConfig, run: Run, done: int = 0) -> Iterator[GrpoStage]:
+    """The stage of a run that has made `done` steps; closes the retriever, and the judge's engine where it started one,
+    with the block.
+    """
     process = int(os.environ.get("RANK") or "0")
     file = run.path / (f"{process}-{JOURNAL}" if process else JOURNAL)  # each process that plays has one of its own
+    tally = Tally() if process else resumed_tally(run.path / EPISODES, done, config.grpo.questions)
     with asyncio.Runner() as runner:
         stack = AsyncExitStack()
         stack.push_async_callback(world.environment.retriever.aclose)
@@ -208,6 +240,6 @@ def staged(world: World, config: TrainConfig, run: Run) -> Iterator[GrpoStage]:
             journal = runner.run(stack.enter_async_context(Journal(file, spending)))
             if terms:
                 stack.callback(lambda: run.set(spent=spending.summary()))
-            yield GrpoStage(world, config, run, runner, journal, judge)
+            yield GrpoStage(world, config, run, runner, journal, judge, tally)
         finally:
             runner.run(stack.aclose())

@@ -113,6 +113,9 @@ def build(policy: Any, job: Job) -> StepDPOTrainer:
     trainer.data_collator = smoothed(trainer.data_collator)
     if REFERENCE in getattr(policy, "peft_config", {}):
         policy.delete_adapter(REFERENCE)  # scored; kept, it would go into every checkpoint
+    for name, module in policy.named_modules():  # TRL turned off the dropout of the whole model
+        if ".lora_dropout." in name and isinstance(module, torch.nn.Dropout):
+            module.p = config.lora.dropout
     freeze_below(policy, config.lora.layers)  # adding that adapter made every block trainable
     place = {row: i for i, row in enumerate(needed)}
     trainer.train_dataset = trainer.train_dataset.select([place[row] for row in order])  # pyright: ignore

@@ -25,7 +25,7 @@ from steprag.console.progress import say
 from steprag.engines.tokens import turn_stops
 from steprag.errors import ConfigError
 from training.config import TrainConfig
-from training.job import Job, Outcome
+from training.job import Job, Outcome, last_checkpoint, step_of
 from training.model import freeze_below, load_policy
 from training.play.episodes import Group, Sampling, StepRow, numbers_of, rows_of
 from training.play.turn_gains import Scored
@@ -197,7 +197,8 @@ def train(job: Job) -> Outcome:
     if job.world is None:
         raise ConfigError("stage grpo learns from --questions and --index")
     policy = load_policy(job.files, job.config)
-    with staged(job.world, job.config, job.run) as stage:
+    checkpoint = last_checkpoint(job.checkpoints)
+    with staged(job.world, job.config, job.run, step_of(checkpoint) if checkpoint else 0) as stage:
         trainer = build(policy, stage, job)
         outcome = run_trainer(trainer, job)
     if told := stage.tally.told:
