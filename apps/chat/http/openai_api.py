@@ -25,7 +25,7 @@ from apps.chat.turns.events import Event, LiveTurn
 from apps.chat.turns.store import TurnRequest
 from steprag.errors import quoted
 from steprag.web.app import ApiError, as_json
-from steprag.web.guard import error_body
+from steprag.web.guard import error_body, route_of
 
 NAME = "agent"
 """The model's name; `agent-MODE` fixes the mode."""
@@ -52,11 +52,12 @@ def openai_routes(service: ChatService) -> APIRouter:
     _add_completions(router, service)
 
     async def unknown(request: Request) -> Response:
+        path = route_of(request.scope)
         told = (
-            f"{request.method} {quoted(request.url.path)} is not served; ask POST {SERVED}, or GET /v1/models (a "
+            f"{request.method} {quoted(path)} is not served; ask POST {SERVED}, or GET /v1/models (a "
             "client's base URL ends in /v1)"
         )
-        raise ApiError(405 if request.url.path == SERVED else 404, "not_found", told)
+        raise ApiError(405 if path == SERVED else 404, "not_found", told)
 
     below = [path for root in ROOTS for path in (root, f"{root}/{{path:path}}")]
     for path in (*below, *ENDS, *(f"/{{before:path}}{end}" for end in ENDS)):
