@@ -321,7 +321,7 @@ WHOLE = {
     "yaml.md": (b"---\ntitle: Whole\ndate: 2020-01-02\n---\nText.\n", "Whole\ndate: 2020-01-02\nText.", []),
     "toml.md": (b"+++\ntitle = 'Whole'\ntags = ['x']\n+++\nText.\n", "Whole\ntags = ['x']\nText.", []),
     "json.md": (b'{\n"title": "Whole"\n}\nText.\n', "Whole\nText.", []),
-    "tabs.html": (PAGE.encode(), "Tabs\nAnother panel.\n漢字 (kanji) E = m^2\nA | 1 |  | 2\nA |  |  | 3 x, y;\nMore\n"
+    "tabs.html": (PAGE.encode(), "Tabs\nAnother panel.\n漢字 (kanji) E = m^2\nA | 1 |  | 2\nA |  |  | 3 x, y\nMore\n"
                   "Inner\nA red fox [x] Yes\nsoftly fine", ["JSON-LD", "comments in the markup", "templates"]),
 }  # fmt: skip
 

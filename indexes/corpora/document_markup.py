@@ -214,7 +214,7 @@ class Walker:
             self._parts.append(" ")
             self._inside(self._later.pop(0))
         self._in_cell -= 1
-        text, self._parts = "".join(self._parts), outer
+        text, self._parts = "".join(self._parts).strip().removesuffix(";"), outer
         return text
 
     def _code(self, node: Any) -> bool:

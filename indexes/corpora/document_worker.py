@@ -147,15 +147,14 @@ class Read:
         out since the last time, counted `by` a function; what is in neither is named, in runs of pieces whose words
         are missing. `ours`: as it was at that place.
         """
-        pieces = list(pieces)
-        seen = by(" ".join(text for _, text in pieces))
-        self.letters += seen
-        there = [text for _, _, text in self.blocks[since:]]
-        kept = by(" ".join(there)) - (self.ours - ours) + by(" ".join(self.away))
-        if seen - kept <= max(20, seen / 50):
-            self.away = []
-            return
-        at, words, run = 0, Counter(_words(" ".join(there + self.away))), list[str]()
+        pieces, away, self.away = list(pieces), self.away, []
+        seen, there = " ".join(text for _, text in pieces), [text for _, _, text in self.blocks[since:]]
+        self.letters += length(seen)
+        for count in (length, by):
+            kept = count(" ".join(there + away)) - (self.ours - ours)
+            if count(seen) - kept <= max(20, kept / 50):
+                return
+        at, words, run = 0, Counter(_words(" ".join(there + away))), list[str]()
         for page, text in [*pieces, (0, "")]:
             said = _words(text)
             found = sum(min(count, words[word]) for word, count in Counter(said).items())
@@ -166,7 +165,6 @@ class Read:
             elif run:
                 self.leave("text", at, "\n".join(run))
                 run = []
-        self.away = []
 
 
 def _words(text: str) -> list[str]:
