@@ -39,8 +39,10 @@ _FORMULAS = {"mfrac": "({})/({})", "f": "({})/({})", "msup": "{}^({})", "ssup": 
 MOST_COLUMNS, MOST_REPEATED, MOST_ROWS = 2000, 1000, 65_534
 
 
-def markup(text: str, out: Any, page: int = 0) -> None:
-    """Adds a page of HTML to `out`, a `Read` of the worker. Its title is a heading, where it has no such one."""
+def markup(text: str, out: Any, *, chapter: bool = False) -> None:
+    """Adds a page of HTML to `out`, a `Read` of the worker. Its title is a heading, where it has no such one; that of a
+    book's `chapter` where it has none at all.
+    """
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     root = etree.fromstring(text.encode("utf-8", "replace"), etree.HTMLParser(encoding="utf-8"))
@@ -49,16 +51,17 @@ def markup(text: str, out: Any, page: int = 0) -> None:
     since, ours = len(out.blocks), out.ours
     titles = {_plain("".join(one.itertext())) for one in root.iter("h1", "h2")}
     for node in [*root.iter("script", "style", "meta", "title")]:
-        if named(node) == "title" and named(node.getparent()) == "head" and _plain(node.text or "") not in titles:
-            out.add("h", page, node.text or "")
+        if named(node) == "title" and named(node.getparent()) == "head":
+            if _plain(node.text or "") not in titles and not (chapter and titles):
+                out.add("h", 0, node.text or "")
         elif "json" in node.get("type", ""):
-            out.leave("JSON-LD", page, node.text or "", seen=False)
+            out.leave("JSON-LD", 0, node.text or "", seen=False)
         elif node.get("name", "").lower() in ("description", "author", "keywords"):
-            out.leave("descriptions", page, node.get("content", ""), seen=False)
+            out.leave("descriptions", 0, node.get("content", ""), seen=False)
     for node in [*root.iter("script", "style", "head")]:
         node.clear()
-    Walker(out, page).walked(root)
-    out.account(((page, text) for text in root.itertext()), since, ours)
+    Walker(out, 0).walked(root)
+    out.account(((0, text) for text in root.itertext()), since, ours)
 
 
 def _plain(text: str) -> str:
@@ -140,7 +143,7 @@ class Walker:
             menu = sum(len("".join(link.itertext())) for link in node.iter("a")) > len("".join(node.itertext())) / 2
             kind = "blocks of navigation" if menu else ""
         if kind:
-            self._out.leave(kind, self._page, "".join(node.itertext()))
+            self._out.leave(kind, self._page, " ".join(node.itertext()))
         elif "hidden" in node.attrib:
             self._out.parts["hidden panels"] += 1
         return bool(kind)
@@ -281,6 +284,10 @@ class Walker:
         self._parts.append(said)
         return True
 
+    def _frame(self, node: Any) -> bool:
+        self._out.leave("embedded pages", self._page, re.sub("<[^>]*>", " ", node.get("srcdoc", "")), seen=False)
+        return True
+
     def _reference(self, node: Any) -> bool:
         note = self._notes.pop(
             (named(node), next((value for key, value in node.items() if key.endswith("}id")), "")), None
@@ -363,7 +370,7 @@ def named(node: Any) -> str:
 
 _SPECIAL: dict[str, Callable[[Walker, Any], bool]] = {
     **dict.fromkeys(_TABLES, Walker._table), **dict.fromkeys(_ROWS, Walker._row), "pre": Walker._code,
-    "math": Walker._formula, "omath": Walker._formula, "ruby": Walker._ruby, "img": Walker._picture,
+    "iframe": Walker._frame, "math": Walker._formula, "omath": Walker._formula, "ruby": Walker._ruby, "img": Walker._picture,
     "docpr": Walker._picture, "cnvpr": Walker._picture, "input": Walker._field, "select": Walker._field,
     "footnotereference": Walker._reference, "endnotereference": Walker._reference,
     "commentreference": Walker._reference, "nobreakhyphen": Walker._written, "checkbox": Walker._written,

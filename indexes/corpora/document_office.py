@@ -362,7 +362,11 @@ def epub(path: str, out: Any) -> None:
     spine = [reference.get("idref") for reference in book.iter("{*}itemref")]
     for id in spine:
         if id in items:
-            markup(out.decoded(archive.read(normpath(join(dirname(root), unquote(items[id].get("href")))))), out)
+            markup(
+                out.decoded(archive.read(normpath(join(dirname(root), unquote(items[id].get("href")))))),
+                out,
+                chapter=True,
+            )
     for id, item in items.items():
         if id not in spine:
             out.leave("chapters that the book's order leaves out", 0, item.get("href", ""), seen=False)

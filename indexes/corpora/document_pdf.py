@@ -12,10 +12,11 @@ import runpy
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby, islice, pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
+_GRIDS = runpy.run_path(str(Path(__file__).with_name("document_grids.py")))
 _FORMS = runpy.run_path(str(Path(__file__).with_name("document_forms.py")))
 
 EDGE = 3
@@ -71,7 +72,7 @@ def read_pdf(path: str, out: Any) -> None:
     for number in range(1, out.pages + 1):
         try:
             page = document[number - 1]
-            lines = _in_columns(_in_rows(list(_lines(page, number, seen))))
+            lines = _in_columns(_in_rows(_ruled(page, list(_lines(page, number, seen)), out)))
             pages.append(_aligned(_filled(lines, number, _FORMS["beside"](document, page), out)))
             if not pages[-1] and any(True for _ in page.get_objects([pdfium.raw.FPDF_PAGEOBJ_IMAGE], max_depth=3)):
                 without["scanned"].append(number)
@@ -192,6 +193,29 @@ def _is_over(line: Line, left: float, top: float, bottom: float, text: Any, at: 
     return apart and abs(math.sin(FPDFText_GetCharAngle(text, at))) <= 0.1
 
 
+def _ruled(page: Any, lines: list[Line], out: Any) -> list[Line]:
+    """The lines; those in a table whose cells are ruled as its rows."""
+    for columns, rows, rules in _GRIDS["grids"](page):
+        inside = [line for line in lines if rows[-1] < (line.top + line.bottom) / 2 < rows[0]
+                  and columns[0] < (line.cells[0][0] + line.cells[-1][1]) / 2 < columns[-1]]  # fmt: skip
+        if not inside:
+            continue
+        texts = [((left, line.bottom, right, line.top), text.strip()) for line in inside
+                 for left, right, text in line.cells]  # fmt: skip
+        found, at = _GRIDS["cells_of"](texts, columns, rows, rules), lines.index(inside[0])
+        made = [Line(inside[0].page, [(left, right, text) for left, right, text in zip(columns, columns[1:], row, strict=False)],
+                     inside[0].size, False, top, bottom) for top, bottom, row in zip(rows, rows[1:], found, strict=False)]  # fmt: skip
+        out.ours += sum(len("".join(text.split())) for row in found for text in row)
+        out.ours -= sum(len("".join(text.split())) for _, text in texts)
+        there = set(map(id, inside))
+        lines = (
+            [line for line in lines[:at] if id(line) not in there]
+            + made
+            + [line for line in lines[at:] if id(line) not in there]
+        )
+    return lines
+
+
 def _in_columns(lines: list[Line]) -> list[Line]:
     """The lines; where two columns of prose stand side by side in the file, one column after the other. Such are five
     lines or more with one common gap and four words or more on a side on average, as cells of tables have not.
@@ -278,33 +302,44 @@ def _rows(columns: list[list[Line]]) -> Iterator[Line]:
 
 
 def _filled(lines: list[Line], number: int, placed: Iterable[Any], out: Any) -> list[Line]:
-    """The lines, with what stands in fields beside them: behind the label that ends left of it, or as a cell of its own
-    in a row. What no line stands beside, and what notes say, follows.
+    """The lines, with what stands in fields beside them: behind the label that ends left of it, before one that a tick
+    box stands left of, or as a cell of its own in a row. What no line stands beside, and what notes say, follows.
     """
-    for left, right, top, bottom, text, name in placed:
+    beside: dict[int, list[Any]] = {}
+    for field in placed:
+        _, _, top, bottom, text, name = field
         out.parts["form fields" if name else "notes"] += 1
-        beside = [line for line in lines if line.size and line.bottom < (top + bottom) / 2 < line.top]
-        level = beside[0] if name and beside else None
-        if name and level is None and not text.startswith("["):
-            text = f"{name}: {text}"
+        level = (at for at, line in enumerate(lines) if name and line.bottom < (top + bottom) / 2 < line.top)
+        beside.setdefault(next(level, -1), []).append(field)
         out.ours += len("".join(text.split()))
-        if level is None:
-            lines.append(Line(number, [(left, right, text)], 0.0, False, top, bottom))
-            continue
-        at = sum(cell[0] < left for cell in level.cells)
-        begin, _, label = level.cells[at - 1] if at else (left, right, "")
-        if at and (len(level.cells) == 1 or label.rstrip().endswith(":")):
-            level.cells[at - 1] = begin, right, f"{label.rstrip()} {text}"
-        else:
-            level.cells.insert(at, (left, right, text))
+    for at, fields in beside.items():
+        cells = lines[at].cells if at >= 0 else []
+        alone = len(cells) == len(fields) == 1
+        for left, right, top, bottom, text, name in fields:
+            if at < 0:
+                said = f"{name}: {text}" if name and not text.startswith("[") else text
+                out.ours += len("".join(said.split())) - len("".join(text.split()))
+                lines.append(Line(number, [(left, right, said)], 0.0, False, top, bottom))
+                continue
+            place = sum(cell[0] < left for cell in cells)
+            begin, end, label = cells[place - 1] if place else cells[0]
+            if place and (alone or label.rstrip().endswith(":")):
+                cells[place - 1] = begin, right, f"{label.rstrip()} {text}"
+            elif alone:
+                cells[0] = left, end, f"{text} {label.lstrip()}"
+            else:
+                cells.insert(place, (left, right, text))
     return lines
 
 
 def _aligned(lines: list[Line]) -> list[Line]:
     """The lines; rows of a table with a cell for each of its columns, those that a row lacks empty."""
-    done = list[Line]()
-    for is_table, run in groupby(lines, lambda line: len(line.cells) > 1):
-        rows = list(run)
+    done, rows = list[Line](), list[Line]()
+    for line, after in pairwise([*lines, None]):
+        rows.append(line)
+        near = after is not None and abs(line.bottom - after.top) < 4 * line.size
+        if near and len(line.cells) > 1 and len(after.cells) > 1:
+            continue
         most = max(len(line.cells) for line in rows)
         full = [line for line in rows if len(line.cells) == most]
         for group in (full, full[:1]):
@@ -312,7 +347,8 @@ def _aligned(lines: list[Line]) -> list[Line]:
                        for at in range(most)]  # fmt: skip
             if all(one[1] <= other[0] for one, other in pairwise(columns)):
                 break
-        done += [_in_places(line, columns) for line in rows] if is_table else rows
+        done += [_in_places(line, columns) for line in rows]
+        rows = []
     return done
 
 

@@ -71,6 +71,12 @@ def length(text: str) -> int:
     return len("".join(text.split()))
 
 
+def _plain(text: str) -> str:
+    if not text.isascii():
+        text = _WRAPPED.sub("", text.translate(_LIGATURES))
+    return " ".join(text.split())
+
+
 @dataclass
 class Read:
     """What a document holds. `parts` counts by name what else than paragraphs was read of it."""
@@ -87,9 +93,7 @@ class Read:
 
     def add(self, role: str, page: int, text: str) -> None:
         """A block of text, where it has any. Raises Unreadable where the document has too much."""
-        if not text.isascii():
-            text = _WRAPPED.sub("", text.translate(_LIGATURES))
-        if text := " ".join(text.split()):
+        if text := _plain(text):
             self.blocks.append((role, page, text))
             self.size += len(text)
             if self.size > LONGEST:
@@ -112,7 +116,7 @@ class Read:
 
     def row(self, page: int, cells: list[str]) -> None:
         """A row of a table. An empty cell keeps its place; those behind the last text do not."""
-        cells = [" ".join(cell.split()) for cell in cells]
+        cells = [_plain(cell) for cell in cells]
         while cells and not cells[-1]:
             cells.pop()
         before = len(self.blocks)
