@@ -139,7 +139,7 @@ def _build(
     with building(out, state) as folder:
         taken = _given(order, folder, giver) if giver else _taken_in(order, folder, out if updated else None)
         facts, measured = _indexed(order, folder, taken) if order.spec.dense else (IndexFacts(SPARSE, {}), {})
-        stood = CorpusFacts(order.source.name, order.wanted["corpus"], taken.rows, taken.skipped)
+        stood = CorpusFacts(order.source.name, order.wanted["corpus"], *vars(taken).values())
         origin = read_index_manifest(giver).origin if giver else BUILT
         told = config.model_dump()
         manifest = seal(

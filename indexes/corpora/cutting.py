@@ -13,7 +13,7 @@ from steprag.errors import ConfigError, quoted
 from steprag.extras import code_hash, function_at
 from steprag.types import Passage
 
-FORM = 3
+FORM = 4
 """Of reading and cutting: another number reads every document anew."""
 MOST = WORDS * 5 // 4
 """Words of a passage, about: a longer section is cut into equal parts."""
@@ -36,21 +36,27 @@ LONGEST = 20_000
 
 def cut(blocks: Iterable[Block], path: str) -> Iterator[Passage]:
     """A document's blocks as passages of `MOST` words or a little more. A heading begins a passage, and sentences and
-    rows of tables stay whole where they are no longer than one.
+    rows of tables stay whole where they are no longer than one. A heading stands in titles; one over another heading,
+    or one that is too long, in the text.
     """
     blocks = list(blocks)
     if all(role == "h" for role, _, _ in blocks):
         blocks = [("p", page, text) for _, page, text in blocks]
-    made, heading, section = 0, "", list[tuple[str, int, str]]()
+    made, heading, section, above, last = 0, "", list[Block](), list[Block](), list[Block]()
     for role, page, text in [*blocks, ("h", 0, "")]:
         if role != "h":
             section.append((role, page, text))
             continue
-        for begins, passage in _equal_parts(section):
-            made += 1
-            title = ", ".join(filter(None, (Path(path).name, f"p. {begins}" if begins else "", heading)))
-            yield Passage(f"{path}#{made}", title, passage)
-        section, heading = [], text if len(text) <= 120 else f"{text[:119]}…"
+        if not section:  # the last heading stands in no title
+            above += last
+        if section or not text:
+            for begins, passage in _equal_parts([*above, *section]):
+                made += 1
+                title = ", ".join(filter(None, (Path(path).name, f"p. {begins}" if begins else "", heading)))
+                yield Passage(f"{path}#{made}", title, passage)
+            above = []
+        last = [("p", page, text)]
+        section, heading = (last, f"{text[:119]}…") if len(text) > 120 else ([], text)
 
 
 def own_chunker(place: str) -> tuple[Callable[[Iterable[Block], str], Iterator[Passage]], int]:

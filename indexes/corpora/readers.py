@@ -137,8 +137,8 @@ def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, Passage | Proble
 
 
 def _is_document(path: Path) -> bool:
-    """Whether a file holds prose; a .txt may hold JSON Lines too."""
-    if path.is_dir() or path.suffix.lower() not in KINDS:
+    """Whether a file holds prose; a .txt may hold JSON Lines too, and a .csv alone has a passage a row."""
+    if path.is_dir() or KINDS.get(path.suffix.lower(), "table") == "table":
         return False
     with path.open("rb") as stream:
         return not stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")

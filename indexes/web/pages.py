@@ -97,7 +97,7 @@ class Pages:
 
     def __init__(self, config: WebConfig, user_agent: str) -> None:
         """Raises ConfigError for a bad `allow`, and where what reads pages is not installed."""
-        if config.pages and not all(map(importlib.util.find_spec, ("trafilatura", "protego"))):
+        if config.pages and not all(map(importlib.util.find_spec, ("trafilatura", "protego", "chardet"))):
             raise ConfigError(f"pages are read by an extra: {remedy('web')} (or web.pages: 0, for snippets alone)")
         self._config = config
         self._fetcher = Fetcher(places(config.allow), most=config.page_bytes, user_agent=user_agent)
