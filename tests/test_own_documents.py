@@ -282,7 +282,7 @@ TALK = zipped(**SLIDES, **{
     "ppt/charts/c.xml": CHART})  # fmt: skip
 CELLS = ("<w><sheetData><row r='1'><c r='A1' t='s'><v>0</v></c><c r='B1' s='1'><v>0.09</v></c>"
          "<c r='C1' s='2'><v>11767</v></c><c r='D1' s='3'><v>2134</v></c></row><row r='2'><c r='C2'><f>A1</f></c>"
-         "<c r='D2' t='b'><v>1</v></c></row></sheetData><mergeCells><mergeCell ref='A1:A2'/></mergeCells></w>")  # fmt: skip
+         "<c r='D2' t='b'><v>1</v></c></row></sheetData><m><mergeCell ref='A1:A2'/></m></w>")  # fmt: skip
 BOOK_OF_CELLS = zipped(**{
     "xl/workbook.xml": "<w xmlns:r='r'><sheets><sheet name='Rates' r:id='s' state='hidden'/></sheets></w>",
     "xl/_rels/workbook.xml.rels": "<R><L Id='s' Target='worksheets/a.xml'/><L Id='t' Target='sharedStrings.xml'/>"
