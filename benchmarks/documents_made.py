@@ -1,4 +1,4 @@
-"""Documents that other people's libraries write, and what they hold. `benchmarks/documents_soak.py` measures how much of
+"""Documents that libraries of others write, and what they hold. `benchmarks/documents_soak.py` measures how much of
 it is read, and says how these libraries are installed.
 """
 # pyright: reportMissingImports=false

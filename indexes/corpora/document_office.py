@@ -230,7 +230,7 @@ def _sheet(root: Any, shared: list[str], formats: list[str], early: bool, out: A
         first[top, left] = text = [""]
         for row in range(top + 1, min(bottom, top + MOST_ROWS) + 1):
             under.setdefault(row, {})[left] = text
-    rows, without = len(out.blocks), list[str]()
+    without = list[str]()
     for row in root.iter("{*}row"):
         cells, number = list[str](), 0
         for cell in row.iterchildren("{*}c"):
@@ -247,7 +247,6 @@ def _sheet(root: Any, shared: list[str], formats: list[str], early: bool, out: A
             cells[column - 1] = cells[column - 1] or text[0]
         out.parts["hidden rows"] += row.get("hidden") in ("1", "true") and any(cells)
         out.row(0, cells)
-    out.parts["tables"] += len(out.blocks) > rows
     out.leave("formulas without a stored value", 0, " ".join(without), len(without), seen=False)
     for text in root.iter("{*}oddHeader", "{*}oddFooter"):
         out.leave("headers and footers", 0, re.sub(r"&(\"[^\"]*\"|\d+|.)", " ", text.text or ""), seen=False)
@@ -316,6 +315,7 @@ def opendocument(path: str, out: Any) -> None:
         elif named(part) == "table":
             out.add("h", 0, attribute(part, "name"))
         _open(part, out.pages, out)
+        out.parts["tables"] *= named(part) != "table"  # a sheet is one
     if "styles.xml" in archive.names:
         said = {"".join(one.itertext()): one for one in archive.xml("styles.xml").iter("{*}header", "{*}footer")}
         for text, one in said.items():

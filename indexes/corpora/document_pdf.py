@@ -305,6 +305,8 @@ def _filled(lines: list[Line], number: int, placed: Iterable[Any], out: Any) -> 
     box stands left of, or as a cell of its own in a row. What no line stands beside, and what notes say, follows.
     """
     beside: dict[int, list[Any]] = {}
+    placed = [*placed]
+    out.parts["pages with form fields"] += any(field[5] for field in placed)
     for field in placed:
         _, _, top, bottom, text, name = field
         out.parts["form fields" if name else "notes"] += 1
