@@ -90,10 +90,10 @@ def bare_html(path: Path) -> None:
 
 
 def bare_docx(path: Path) -> None:
-    from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
+    import mammoth
 
-    with zipfile.ZipFile(path) as archive:
-        "".join(etree.fromstring(archive.read("word/document.xml")).itertext())
+    with path.open("rb") as stream:
+        mammoth.convert_to_html(stream)
 
 
 def bare_md(path: Path) -> None:
