@@ -21,8 +21,9 @@ from indexes.commands.build import build_index
 from indexes.config import IndexConfig
 from indexes.corpora import documents
 from indexes.corpora.cutting import MOST, cut
-from indexes.corpora.document_list import KINDS, Originals
-from indexes.corpora.document_worker import read
+from indexes.corpora.document_list import KINDS, Document, Originals
+from indexes.corpora.document_report import cut_away, loss
+from indexes.corpora.document_worker import Read, read
 from indexes.corpora.documents import DocumentsConfig
 from indexes.corpora.read_corpus import ingest
 from indexes.corpora.readers import Problem, count_rows, open_source
@@ -154,6 +155,12 @@ COLUMNWISE = {
         + column(200, "Files letters and notes", "of everybody else here", top=670, apart=13)
         + column(200, "Signs", top=640),
         "Rank | Work\nClerk | Files letters and notes of everybody else here\nBoss | Signs"),
+    "cells that wrap between rules": (
+        "".join(f"{a} m {b} l S " for a, b in (("70 710", "300 710"), ("70 670", "300 670"), ("70 650", "300 650"), (
+            "70 650", "70 710"), ("160 650", "160 710"), ("300 650", "300 710")))
+        + "".join(f"BT /F 11 Tf {x} {y} Td ({said}) Tj ET " for x, y, said in (
+            (75, 696, "Long cell"), (75, 680, "of two lines"), (170, 688, "7"), (75, 655, "b"), (170, 655, "8"))),
+        "Long cell of two lines | 7\nb | 8"),
     "two tables": (column(72, "K", "a", "b") + column(200, "V", "1", "2") + column(72, "L", "c", "d", top=500)
                    + column(200, "W", "3", "4", top=500), "K | V\na | 1\nb | 2\nL | W\nc | 3\nd | 4"),
     "prose in two columns": (lines(*PROSE[0]) + lines(*PROSE[1], x=310), " ".join([*PROSE[0], *PROSE[1]])),
@@ -282,7 +289,7 @@ TALK = zipped(**SLIDES, **{
     "ppt/charts/c.xml": CHART})  # fmt: skip
 CELLS = ("<w><sheetData><row r='1'><c r='A1' t='s'><v>0</v></c><c r='B1' s='1'><v>0.09</v></c>"
          "<c r='C1' s='2'><v>11767</v></c><c r='D1' s='3'><v>2134</v></c></row><row r='2'><c r='C2'><f>A1</f></c>"
-         "<c r='D2' t='b'><v>1</v></c></row></sheetData><mergeCells><mergeCell ref='A1:A2'/></mergeCells></w>")  # fmt: skip
+         "<c r='D2' t='b'><v>1</v></c></row></sheetData><m><mergeCell ref='A1:A2'/></m></w>")  # fmt: skip
 BOOK_OF_CELLS = zipped(**{
     "xl/workbook.xml": "<w xmlns:r='r'><sheets><sheet name='Rates' r:id='s' state='hidden'/></sheets></w>",
     "xl/_rels/workbook.xml.rels": "<R><L Id='s' Target='worksheets/a.xml'/><L Id='t' Target='sharedStrings.xml'/>"
@@ -334,6 +341,20 @@ def test_all_that_a_file_holds_is_read_or_named(name: str, tmp_path: Path) -> No
     assert told.problems == []
     assert text in (None, "\n".join(said for _, _, said in told.blocks))
     assert sorted(one[0] for one in told.left) == left
+
+
+def test_what_no_reader_and_no_chunker_keeps_is_named_with_its_first_words() -> None:
+    lost, title = "lost words " * 20, "a.pdf, p. 1, Head"
+    seen = Read(blocks=[("p", 1, "Kept words.")])
+    seen.account([(1, "Kept words."), (2, lost)])
+    blocks = [("h", 1, "Head"), ("p", 1, "Kept words."), ("p", 2, lost)]
+    assert seen.left == cut_away(blocks, [Passage("a.pdf#1", title, "Kept words.")], "a.pdf")
+    assert [(kind, page, words[:10], letters) for kind, page, words, letters, _ in seen.left] == [
+        ("text", 2, "lost words", 180)]  # fmt: skip
+    named = loss(Document("a.pdf", letters=seen.letters, left=seen.left))
+    assert named
+    assert (named.place, named.kind) == ("a.pdf, p. 2", "95% of its text stands in no passage")
+    assert cut_away(blocks[:2], [Passage("a.pdf#1", title, "Kept words.")], "a.pdf") == []
 
 
 def lying(content: bytes, says: int = 2**31 - 1, place: int = 24) -> bytes:

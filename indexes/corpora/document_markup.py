@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 _INLINE = {"a", "abbr", "acronym", "b", "bdi", "bdo", "big", "bookmark", "cite", "code", "data", "del", "dfn", "em",
-           "font", "i", "ins", "kbd", "label", "mark", "nobr", "output", "q", "r", "rb", "samp", "slot", "small",
-           "span", "strike", "strong", "sub", "sup", "t", "time", "tspan", "tt", "u", "var", "wbr"}  # fmt: skip
+           "font", "i", "ins", "kbd", "label", "mark", "nobr", "output", "q", "r", "rb", "rp", "rt", "ruby", "samp",
+           "slot", "small", "span", "strike", "strong", "sub", "sup", "t", "time", "tspan", "tt", "u", "var",
+           "wbr"}  # fmt: skip
 """Elements that end no block; all others do. Names are in lower case, without namespaces."""
 _OFFICE_TEXTS = {"t", "text"}
 _OFFICE_BLOCKS = {"p", "tbl", "tr", "tc", "text", "txbxcontent", "txbody", "comment", "footnote", "endnote"}
@@ -36,7 +37,8 @@ _FORMULAS = {"mfrac": "({})/({})", "f": "({})/({})", "msup": "{}^({})", "ssup": 
              "ssub": "{}_({})", "msubsup": "{}_({})^({})", "ssubsup": "{}_({})^({})", "mroot": "({0})^(1/({1}))",
              "msqrt": "√({})", "rad": "({})√({})", "nary": "_({})^({}) {}", "d": "({})"}  # fmt: skip
 """How parts of MathML and Word's formulas are written in a line."""
-MOST_COLUMNS, MOST_REPEATED, MOST_ROWS = 2000, 1000, 65_534
+MOST, MOST_ROWS = 1000, 65_534
+"""Columns and repeated cells; rows that a merged cell covers."""
 
 
 def markup(text: str, out: Any, *, chapter: bool = False) -> None:
@@ -48,7 +50,7 @@ def markup(text: str, out: Any, *, chapter: bool = False) -> None:
     root = etree.fromstring(text.encode("utf-8", "replace"), etree.HTMLParser(encoding="utf-8"))
     if root is None:
         return
-    since, ours = len(out.blocks), out.ours
+    since = len(out.blocks)
     titles = {_plain("".join(one.itertext())) for one in root.iter("h1", "h2")}
     for node in [*root.iter("script", "style", "meta", "title")]:
         if named(node) == "title" and named(node.getparent()) == "head":
@@ -61,7 +63,7 @@ def markup(text: str, out: Any, *, chapter: bool = False) -> None:
     for node in [*root.iter("script", "style", "head")]:
         node.clear()
     Walker(out, 0).walked(root)
-    out.account(((0, text) for text in root.itertext()), since, ours)
+    out.account(((0, text) for text in root.itertext()), since)
 
 
 def _plain(text: str) -> str:
@@ -126,7 +128,7 @@ class Walker:
         if name in _HEADINGS:
             return "h"
         style = node.find("{*}pPr/{*}pStyle") if name == "p" and self._headings else None
-        return "h" if style is not None and _value(style) in self._headings else "p"
+        return "h" if style is not None and attribute(style, "val") in self._headings else "p"
 
     def _is_left(self, node: Any, name: str) -> bool:
         """Whether an element is not read; what of it has words is named."""
@@ -167,42 +169,32 @@ class Walker:
         if self._in_cell:
             self._parts.append(f"{', '.join(filter(None, map(str.strip, cells)))}; ")
             return True
-        for _ in range(min(_number(node, "number-rows-repeated"), MOST_REPEATED) if any(map(str.strip, cells)) else 0):
+        for _ in range(min(_number(node, "number-rows-repeated"), MOST) if any(map(str.strip, cells)) else 0):
             self._out.row(self._page, cells)
         self._end()
         return True
 
     def _cells(self, row: Any, spans: dict[int, tuple[int, str]]) -> list[str]:
         """Texts of a row by its columns. `spans`, of a table: rows that a column's cell still covers, and its text."""
-        before = row.find("{*}trPr/{*}gridBefore")
-        cells = [""] * (0 if before is None else min(_count(_value(before), 0), MOST_COLUMNS))
+        cells = [""] * sum(min(_number(before, "val"), MOST) for before in row.iterfind("{*}trPr/{*}gridBefore"))
 
         def covered() -> None:
             while (rest := spans.get(len(cells), (0, "")))[0] > 0:
                 spans[len(cells)] = rest[0] - 1, rest[1]
-                self._out.ours += len("".join(rest[1].split()))
                 cells.append(rest[1])
 
         for cell in _cells_of(row):
-            if _is_covered(cell) or len(cells) >= MOST_COLUMNS:
+            if _is_covered(cell) or len(cells) >= MOST:
                 continue
             covered()
             merged, at = cell.find("{*}tcPr/{*}vMerge"), len(cells)
-            if merged is not None and _value(merged) != "restart":
+            if merged is not None and attribute(merged, "val") != "restart":
                 text, down = spans.get(at, (0, ""))[1], 1
-                self._out.ours += len("".join(text.split()))
             else:
                 text, down = self.flat(cell), _number(cell, "rowspan", "rowSpan", "number-rows-spanned")
             grid = cell.find("{*}tcPr/{*}gridSpan")
-            across = (
-                _number(cell, "colspan", "gridSpan", "number-columns-spanned")
-                if grid is None
-                else _count(_value(grid), 1)
-            )
-            repeated = _number(cell, "number-columns-repeated")
-            if repeated > 1 and text.strip():
-                self._out.ours += (min(repeated, MOST_REPEATED) - 1) * len("".join(text.split()))
-            cells += [text] * min(repeated, MOST_REPEATED) + [""] * (min(across, MOST_REPEATED) - 1)
+            across = _number(cell if grid is None else grid, "colspan", "gridSpan", "number-columns-spanned", "val")
+            cells += [text] * min(_number(cell, "number-columns-repeated"), MOST) + [""] * (min(across, MOST) - 1)
             for column in range(at, len(cells)):
                 spans[column] = down - 1, text if column == at else ""
         covered()
@@ -227,61 +219,47 @@ class Walker:
         return True
 
     def _formula(self, node: Any) -> bool:
-        text = formula(node)
         self._out.parts["formulas"] += 1
-        self._out.ours += len("".join(text.split())) - len("".join("".join(node.itertext()).split()))
-        self._parts.append(f" {text} ")
+        self._parts.append(f" {formula(node)} ")
         return True
 
     def _ruby(self, node: Any) -> bool:
         """The whole word, and behind it how it is read."""
-        read = "".join("".join(one.itertext()) for one in node.iter("{*}rt", "rt"))
-        said = "".join(text for text, above in _texts(node) if above not in ("rt", "rp"))
-        self._parts.append(f"{said} ({read})" if read.strip() else said)
-        self._out.ours += 2 * bool(read.strip()) - sum(
-            len(text.strip()) for text, above in _texts(node) if above == "rp"
-        )
+        above = [one for one in node.iter() if named(one) in ("rt", "rp")]
+        read = "".join("".join(one.itertext()) for one in above if named(one) == "rt")
+        for one in above:
+            one.clear(keep_tail=True)
+        self._inside(node)
+        self._parts.append(f" ({read})" if read.strip() else "")
         return True
 
     def _picture(self, node: Any) -> bool:
         """What is said of a picture."""
         if (said := node.get("alt") or node.get("descr") or "").strip():
             self._parts.append(f" {said} ")
-            self._out.ours += len("".join(said.split()))
             self._out.parts["descriptions of pictures"] += 1
         return named(node) == "img"
 
     def _field(self, node: Any) -> bool:
         """What a form says: the value of a field, a tick, the choice that was taken."""
-        name, kind = named(node), node.get("type", "text")
-        said, rest = "", ""
-        if name == "select":
-            taken = [one for one in node.iter("option") if "selected" in one.attrib]
-            said = ", ".join("".join(one.itertext()) for one in taken)
-            rest = ", ".join("".join(one.itertext()) for one in node.iter("option") if one not in taken)
+        kind = node.get("type", "text" if named(node) == "input" else named(node))
+        if kind == "select":
+            taken = {one: "selected" in one.attrib for one in node.iter("option")}
+            said, rest = (
+                ", ".join("".join(one.itertext()) for one in taken if taken[one] is which) for which in (True, False)
+            )
             self._out.leave("choices not taken", self._page, rest)
-            self._out.ours += max(0, len(taken) - 1) + rest.count(",")
         elif kind in ("checkbox", "radio"):
-            said = "[x]" if "checked" in node.attrib else "[ ]"
-        elif kind not in ("hidden", "password", "submit", "button", "image", "file"):
-            said = node.get("value", "")
-        self._out.ours += len("".join(said.split())) if name == "input" else 0
+            on = [node] if "checked" in node.attrib else [*node.iterfind("{*}checked"), *node.iterfind("{*}default")]
+            said = "[x]" if on and attribute(on[0], "val") not in ("0", "false") else "[ ]"
+        else:
+            said = "" if kind in ("hidden", "password", "submit", "button", "image", "file") else node.get("value", "")
         self._out.parts["form fields"] += bool(said)
         self._parts.append(f" {said} ")
         return True
 
-    def _written(self, node: Any) -> bool:
-        """A sign that Word writes as an element, and a field of its old forms."""
-        name, on = named(node), [*node.iterfind("{*}checked"), *node.iterfind("{*}default")]
-        said = "-" if name == "nobreakhyphen" else ""
-        if name == "checkbox":
-            said = "[x] " if on and _value(on[0]) not in ("0", "false") else "[ ] "
-        elif name == "ddlist":
-            at, choices = node.find("{*}result"), [_value(one) for one in node.iterfind("{*}listEntry")]
-            said = choices[_count(_value(at), 0) if at is not None else 0] if choices else ""
-        self._out.parts["form fields"] += name != "nobreakhyphen"
-        self._out.ours += len("".join(said.split()))
-        self._parts.append(said)
+    def _hyphen(self, node: Any) -> bool:
+        self._parts.append("-")
         return True
 
     def _frame(self, node: Any) -> bool:
@@ -289,21 +267,10 @@ class Walker:
         return True
 
     def _reference(self, node: Any) -> bool:
-        note = self._notes.pop(
-            (named(node), next((value for key, value in node.items() if key.endswith("}id")), "")), None
-        )
+        note = self._notes.pop((named(node), attribute(node, "id")), None)
         if note is not None:
             self._later.append(note)
         return True
-
-
-def _texts(node: Any) -> Iterator[tuple[str, str]]:
-    """Each text in a node, and the name of the element that it stands in."""
-    for inner in node.iter():
-        if isinstance(inner.tag, str):
-            yield inner.text or "", named(inner)
-        if inner is not node:
-            yield inner.tail or "", named(inner.getparent())
 
 
 def _cells_of(row: Any) -> Iterator[Any]:
@@ -331,19 +298,16 @@ def _is_inline(node: Any, name: str) -> bool:
     return name in _INLINE or name in _BLANKS
 
 
-def _value(node: Any) -> str:
-    return next((value for key, value in node.items() if key.endswith("val")), "")
-
-
-def _count(said: str, other: int) -> int:
-    return int(said) if said.isascii() and said.isdigit() else other
+def attribute(node: Any, name: str) -> str:
+    """The value of an attribute, whatever its namespace; else nothing."""
+    return next((value for key, value in node.items() if key.rpartition("}")[2] == name), "")
 
 
 def _number(node: Any, *names: str) -> int:
     """A count among an element's attributes, 1 where it has none. Rows that are 0 are all that follow."""
     for key, value in node.items():
-        if key.rpartition("}")[2] in names:
-            return _count(value[:9], 1) or (MOST_ROWS if key == "rowspan" else 1)
+        if key.rpartition("}")[2] in names and value[:9].isdecimal():
+            return int(value[:9]) or (MOST_ROWS if key == "rowspan" else 1)
     return 1
 
 
@@ -356,7 +320,7 @@ def formula(node: Any) -> str:
     sign = ""
     if name == "nary":
         found = node.find("{*}naryPr/{*}chr")
-        sign = _value(found) if found is not None else "∫"
+        sign = attribute(found, "val") if found is not None else "∫"
     if wanted and len(parts) == wanted.count("{"):
         text = wanted.format(*parts)
         return sign + re.sub(r"\((\w)\)", r"\1", text).replace("()√", "√") if name != "d" else text
@@ -370,9 +334,9 @@ def named(node: Any) -> str:
 
 _SPECIAL: dict[str, Callable[[Walker, Any], bool]] = {
     **dict.fromkeys(_TABLES, Walker._table), **dict.fromkeys(_ROWS, Walker._row), "pre": Walker._code,
-    "iframe": Walker._frame, "math": Walker._formula, "omath": Walker._formula, "ruby": Walker._ruby, "img": Walker._picture,
+    "iframe": Walker._frame, "math": Walker._formula, "omath": Walker._formula, "ruby": Walker._ruby,
+    "img": Walker._picture,
     "docpr": Walker._picture, "cnvpr": Walker._picture, "input": Walker._field, "select": Walker._field,
     "footnotereference": Walker._reference, "endnotereference": Walker._reference,
-    "commentreference": Walker._reference, "nobreakhyphen": Walker._written, "checkbox": Walker._written,
-    "ddlist": Walker._written,
+    "commentreference": Walker._reference, "nobreakhyphen": Walker._hyphen, "checkbox": Walker._field,
 }  # fmt: skip

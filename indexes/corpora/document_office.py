@@ -15,8 +15,9 @@ from typing import Any
 from urllib.parse import unquote
 
 _MARKUP = runpy.run_path(str(Path(__file__).with_name("document_markup.py")))
-Walker, markup, named = _MARKUP["Walker"], _MARKUP["markup"], _MARKUP["named"]
-MOST_COLUMNS, MOST_ROWS = _MARKUP["MOST_COLUMNS"], _MARKUP["MOST_ROWS"]
+Walker, markup, named, attribute, MOST, MOST_ROWS = (
+    _MARKUP[name] for name in ("Walker", "markup", "named", "attribute", "MOST", "MOST_ROWS")
+)
 
 MARKUP, PARTS = 256 << 20, 10_000
 """Bytes that the texts of an archive may unpack to, and files in it."""
@@ -86,7 +87,7 @@ def docx(path: str, out: Any) -> None:
         if kind in _NOTES and part in archive.names:
             seen.add(part)
             for note in archive.xml(part):
-                notes[_NOTES[kind], _attribute(note, "id")] = note
+                notes[_NOTES[kind], attribute(note, "id")] = note
                 out.parts[_RELATED[kind]] += bool("".join(note.itertext()).strip())
     _walked([root, *notes.values()], out, 0, _headings(archive), notes)
     _related(archive, main, out, 0, seen)
@@ -97,14 +98,14 @@ def _walked(roots: list[Any], out: Any, page: int, headings: set[str] | None = N
     """Adds trees of Office's XML; `notes` are some of them, and those to which nothing refers come last."""
     for old in [old for root in roots for old in root.iter("{*}Fallback")]:
         old.getparent().remove(old)
-    since, ours = len(out.blocks), out.ours
+    since = len(out.blocks)
     pieces = [(page, text.text) for root in roots for text in root.iter("{*}t", "{*}delText", "{*}text") if text.text]
     for root in roots[:1] if notes else roots:
         _take_titles(root, page, out)
         Walker(out, page, headings, notes).walked(root)
     for note in list((notes or {}).values()):
         Walker(out, page).walked(note)
-    out.account(pieces, since, ours)
+    out.account(pieces, since)
 
 
 def _take_titles(root: Any, page: int, out: Any) -> None:
@@ -117,18 +118,13 @@ def _take_titles(root: Any, page: int, out: Any) -> None:
             shape.getparent().remove(shape)
 
 
-def _attribute(node: Any, name: str) -> str:
-    """The value of an attribute, whatever its namespace; else nothing."""
-    return next((value for key, value in node.items() if key.rpartition("}")[2] == name), "")
-
-
 def _headings(archive: Archive) -> set[str]:
     """Ids of Word's styles of headings and titles, and of those based on one."""
     if "word/styles.xml" not in archive.names:
         return set()
     found, based = set[str](), dict[str, str]()
     for style in archive.xml("word/styles.xml").iter("{*}style"):
-        facts, id = {named(inner): _attribute(inner, "val") for inner in style.iter()}, _attribute(style, "styleId")
+        facts, id = {named(inner): attribute(inner, "val") for inner in style.iter()}, attribute(style, "styleId")
         based[id] = facts.get("basedon", "")
         is_named = re.fullmatch(r"heading \d|title", facts.get("name", ""), re.IGNORECASE)
         if is_named or facts.get("outlinelvl", "9") in tuple("012345678"):
@@ -207,9 +203,7 @@ def workbook(path: str, out: Any) -> None:
             shared = [_said(item) for item in archive.xml(part).iterchildren("{*}si")]
         elif part.endswith("styles.xml"):
             styles = archive.xml(part)
-            codes = {
-                int(_attribute(one, "numFmtId")): _attribute(one, "formatCode") for one in styles.iter("{*}numFmt")
-            }
+            codes = {int(attribute(one, "numFmtId")): attribute(one, "formatCode") for one in styles.iter("{*}numFmt")}
             used = [int(one.get("numFmtId", 0)) for group in styles.iter("{*}cellXfs") for one in group]
             formats = [codes.get(number, _FORMATS.get(number, "")) for number in used]
     early = any(one.get("date1904") in ("1", "true") for one in book.iter("{*}workbookPr"))
@@ -236,7 +230,7 @@ def _sheet(root: Any, shared: list[str], formats: list[str], early: bool, out: A
         first[top, left] = text = [""]
         for row in range(top + 1, min(bottom, top + MOST_ROWS) + 1):
             under.setdefault(row, {})[left] = text
-    rows, without = len(out.blocks), list[str]()
+    without = list[str]()
     for row in root.iter("{*}row"):
         cells, number = list[str](), 0
         for cell in row.iterchildren("{*}c"):
@@ -245,7 +239,7 @@ def _sheet(root: Any, shared: list[str], formats: list[str], early: bool, out: A
             text = _cell(cell, shared, formats, early)
             if cell.find("{*}f") is not None and not text:
                 without.append(cell.get("r", ""))
-            cells += [""] * (min(column, MOST_COLUMNS) - len(cells))
+            cells += [""] * (min(column, MOST) - len(cells))
             cells[column - 1 :] = [text]
             first.get((number, column), [""])[0] = text
         for column, text in under.get(number, {}).items():
@@ -253,7 +247,6 @@ def _sheet(root: Any, shared: list[str], formats: list[str], early: bool, out: A
             cells[column - 1] = cells[column - 1] or text[0]
         out.parts["hidden rows"] += row.get("hidden") in ("1", "true") and any(cells)
         out.row(0, cells)
-    out.parts["tables"] += len(out.blocks) > rows
     out.leave("formulas without a stored value", 0, " ".join(without), len(without), seen=False)
     for text in root.iter("{*}oddHeader", "{*}oddFooter"):
         out.leave("headers and footers", 0, re.sub(r"&(\"[^\"]*\"|\d+|.)", " ", text.text or ""), seen=False)
@@ -320,8 +313,9 @@ def opendocument(path: str, out: Any) -> None:
         if named(part) == "page":
             out.pages += 1
         elif named(part) == "table":
-            out.add("h", 0, _attribute(part, "name"))
+            out.add("h", 0, attribute(part, "name"))
         _open(part, out.pages, out)
+        out.parts["tables"] *= named(part) != "table"  # a sheet is one
     if "styles.xml" in archive.names:
         said = {"".join(one.itertext()): one for one in archive.xml("styles.xml").iter("{*}header", "{*}footer")}
         for text, one in said.items():
@@ -335,15 +329,15 @@ def opendocument(path: str, out: Any) -> None:
 
 
 def _open(root: Any, page: int, out: Any) -> None:
-    since, ours = len(out.blocks), out.ours
+    since = len(out.blocks)
     pieces = [(page, text) for text in root.itertext()]
     for frame in [*root.iter("{*}frame")]:
-        if _attribute(frame, "class") == "title" and not next(frame.iterancestors("{*}notes"), None):
+        if attribute(frame, "class") == "title" and not next(frame.iterancestors("{*}notes"), None):
             out.add("h", page, Walker(out, page).flat(frame))
             frame.clear()
     out.parts["speaker's notes"] += any("".join(notes.itertext()).strip() for notes in root.iter("{*}notes"))
     Walker(out, page).walked(root)
-    out.account(pieces, since, ours)
+    out.account(pieces, since)
 
 
 def epub(path: str, out: Any) -> None:

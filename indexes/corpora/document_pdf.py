@@ -103,7 +103,7 @@ def _lines(page: Any, number: int, seen: list[tuple[int, str]]) -> Iterator[Line
 
     def ended(line: Line) -> Line:
         line.size, line.bold = sorted(sizes)[len(sizes) // 2], line.bold and is_bold(last)
-        line.cells = _itemised(line)
+        line.cells = _itemised(line) if len(line.cells) > 1 else line.cells
         return line
 
     chars = _chars(textpage)
@@ -204,16 +204,15 @@ def _ruled(page: Any, lines: list[Line], out: Any) -> list[Line]:
         texts = [((left, line.bottom, right, line.top), text.strip()) for line in inside
                  for left, right, text in line.cells]  # fmt: skip
         found, at = _GRIDS["cells_of"](texts, columns, rows, rules), lines.index(inside[0])
-        made = [Line(inside[0].page, [(left, right, text) for left, right, text in zip(columns, columns[1:], row, strict=False)],
-                     inside[0].size, False, top, bottom) for top, bottom, row in zip(rows, rows[1:], found, strict=False)]  # fmt: skip
-        out.ours += sum(len("".join(text.split())) for row in found for text in row)
-        out.ours -= sum(len("".join(text.split())) for _, text in texts)
+        made = [
+            replace(
+                inside[0], cells=[*zip(columns, columns[1:], row, strict=False)], bold=False, top=top, bottom=bottom
+            )
+            for top, bottom, row in zip(rows, rows[1:], found, strict=False)
+        ]
         there = set(map(id, inside))
-        lines = (
-            [line for line in lines[:at] if id(line) not in there]
-            + made
-            + [line for line in lines[at:] if id(line) not in there]
-        )
+        lines[at:at] = made
+        lines = [line for line in lines if id(line) not in there]
     return lines
 
 
@@ -307,19 +306,19 @@ def _filled(lines: list[Line], number: int, placed: Iterable[Any], out: Any) -> 
     box stands left of, or as a cell of its own in a row. What no line stands beside, and what notes say, follows.
     """
     beside: dict[int, list[Any]] = {}
+    placed = [*placed]
+    out.parts["pages with form fields"] += any(field[5] for field in placed)
     for field in placed:
         _, _, top, bottom, text, name = field
         out.parts["form fields" if name else "notes"] += 1
         level = (at for at, line in enumerate(lines) if name and line.bottom < (top + bottom) / 2 < line.top)
         beside.setdefault(next(level, -1), []).append(field)
-        out.ours += len("".join(text.split()))
     for at, fields in beside.items():
         cells = lines[at].cells if at >= 0 else []
         alone = len(cells) == len(fields) == 1
         for left, right, top, bottom, text, name in fields:
             if at < 0:
                 said = f"{name}: {text}" if name and not text.startswith("[") else text
-                out.ours += len("".join(said.split())) - len("".join(text.split()))
                 lines.append(Line(number, [(left, right, said)], 0.0, False, top, bottom))
                 continue
             place = sum(cell[0] < left for cell in cells)
@@ -336,16 +335,19 @@ def _filled(lines: list[Line], number: int, placed: Iterable[Any], out: Any) -> 
 def _aligned(lines: list[Line]) -> list[Line]:
     """The lines; rows of a table with a cell for each of its columns, those that a row lacks empty."""
     done, rows = list[Line](), list[Line]()
-    for line, after in pairwise([*lines, None]):
+    for at, line in enumerate(lines):
+        after = lines[at + 1] if at + 1 < len(lines) else None
+        if len(line.cells) == 1:
+            done.append(line)
+            continue
         rows.append(line)
-        near = after is not None and abs(line.bottom - after.top) < 4 * line.size
-        if near and len(line.cells) > 1 and len(after.cells) > 1:
+        if after is not None and len(after.cells) > 1 and abs(line.bottom - after.top) < 4 * line.size:
             continue
         most = max(len(line.cells) for line in rows)
         full = [line for line in rows if len(line.cells) == most]
         for group in (full, full[:1]):
-            columns = [(min(line.cells[at][0] for line in group), max(line.cells[at][1] for line in group))
-                       for at in range(most)]  # fmt: skip
+            columns = [(min(line.cells[n][0] for line in group), max(line.cells[n][1] for line in group))
+                       for n in range(most)]  # fmt: skip
             if all(one[1] <= other[0] for one, other in pairwise(columns)):
                 break
         done += [_in_places(line, columns) for line in rows]
@@ -377,7 +379,7 @@ def _without_edges(pages: list[list[Line]], out: Any) -> list[Line]:
     if gone:
         said = "\n".join(line.text for line in gone)
         out.leave("header and footer lines", gone[0].page, said, len(gone), seen=False)
-        out.ours -= len("".join(said.split())) - sum(len(line.cells) - 1 for line in gone)
+        out.away.append(said)
     there = set(map(id, gone))
     return [line for lines in pages for line in lines if id(line) not in there]
 

@@ -12,7 +12,7 @@ from indexes.corpora.document_list import Document, Piece
 from indexes.corpora.document_worker import Read
 from steprag.console.progress import say
 from steprag.errors import shortened
-from steprag.records.left_out import LeftOut, say_left_out
+from steprag.records.left_out import LeftOut
 from steprag.types import Passage
 
 FEW = 0.03
@@ -32,10 +32,12 @@ def cut_away(blocks: Sequence[Block], passages: Sequence[Passage], path: str) ->
     return kept.left
 
 
-def pieces(one: Document) -> Iterator[LeftOut]:
+def pieces(one: Document) -> list[LeftOut]:
     """What was left out of a document, piece by piece."""
-    for kind, page, words, _, count in one.left:
-        yield LeftOut(kind, f"{one.path}{f', p. {page}' if page else ''}", words, count)
+    return [
+        LeftOut(kind, f"{one.path}{f', p. {page}' * bool(page)}", words, count)
+        for kind, page, words, _, count in one.left
+    ]
 
 
 def loss(one: Document) -> LeftOut | None:
@@ -43,9 +45,9 @@ def loss(one: Document) -> LeftOut | None:
     lost = sum(letters for _, _, _, letters, _ in one.left)
     if lost <= FEW * max(one.letters, lost):
         return None
-    kind, page, words, *_ = max(one.left, key=lambda piece: piece[3])
-    place = f"{one.path}{f', p. {page}' if page else ''}"
-    return LeftOut(f"{lost / max(one.letters, lost):.0%} of its text is in no passage, most of it {kind}", place, words)
+    letters, most = max(zip((piece[3] for piece in one.left), pieces(one), strict=True), key=lambda pair: pair[0])
+    share = f"{lost / max(one.letters, lost):.0%} of its text stands in no passage"
+    return LeftOut(share if letters == lost else f"{share}, most of it {most.kind}", most.place, most.words)
 
 
 def parts_said(parts: Mapping[str, int]) -> str:
@@ -91,7 +93,8 @@ class Report:
         """One short paragraph; nothing where all is paragraphs and nothing was lost."""
         if said := parts_said(self.parts):
             say(f"index: {said}")
-        say_left_out(self._losses)
+        for lost in self._losses:
+            say(f"index: {lost.place}: {lost.kind}: {shortened(lost.words, 100)}")
         if self._losses:
             others = f"{self._more:,} other documents lost as much; " if self._more else ""
             say(f"index: {others}skipped.jsonl names every piece")

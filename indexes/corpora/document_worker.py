@@ -5,8 +5,8 @@ comes one frame a document, {"path", "kind"}; out goes one, the fields of `Read`
 heading, "p" a paragraph, "r" a row of a table or a line of code. Pages count from 1; what has no pages has page 0. A
 problem is [kind, page, detail].
 
-What a file holds is in its blocks, or named in `left`: [kind, page, words, letters, count]. `letters` counts what was
-seen and `ours` what of the blocks was not, and `account` names what is in neither.
+What a file holds is in its blocks, or named in `left`: [kind, page, words, letters, count]; `letters` counts what was
+seen, and `account` names what is in neither.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _FRONT = re.compile(
 _LINKS = re.compile(r"\]\([^)\n]*\)|<[^>\n]*>|^ {0,3}\[[^]\n]+\]:.*$", re.MULTILINE)
 
 
-_WORKING = ("ours", "size", "away")
+_WORKING = ("size", "away")
 """Fields of `Read` that are not handed on."""
 
 
@@ -67,8 +67,8 @@ class Unreadable(Exception):
 
 
 def length(text: str) -> int:
-    """Characters that are no blanks."""
-    return len("".join(text.split()))
+    """Characters that are no blanks, and part no cells."""
+    return len("".join(text.split())) - text.count("|")
 
 
 def _plain(text: str) -> str:
@@ -87,7 +87,6 @@ class Read:
     parts: Counter[str] = field(default_factory=Counter)
     problems: list[tuple[str, int, str]] = field(default_factory=list)
     letters: int = 0
-    ours: int = 0
     size: int = 0
     away: list[str] = field(default_factory=list)
 
@@ -119,11 +118,9 @@ class Read:
         cells = [_plain(cell) for cell in cells]
         while cells and not cells[-1]:
             cells.pop()
-        before = len(self.blocks)
-        self.add("r", page, "|".join(cells))
-        if before < len(self.blocks):
+        if cells:
+            self.add("r", page, "|".join(cells))
             self.blocks[-1] = "r", page, " | ".join(cells).strip()
-            self.ours += len(cells) - 1
 
     def leave(self, kind: str, page: int, text: str, count: int = 1, *, seen: bool = True) -> None:
         """Names what is not read. `seen`: it is part of the text, which people see."""
@@ -131,52 +128,43 @@ class Read:
             return
         said = kind, page, words[:PIECES], length(text) * seen, count
         self.away += [text] if seen else []
-        same = (
-            next((at for at, one in enumerate(self.left) if one[0] == kind), None) if len(self.left) >= PIECES else None
-        )
-        if same is None:
-            self.left.append(said)
-        else:
-            _, there, first, most, several = self.left[same]
-            self.left[same] = kind, there, first, most + said[3], several + count
+        same = [at for at, one in enumerate(self.left[PIECES:], PIECES) if one[0] == kind]
+        for at in same:
+            _, there, first, most, several = self.left[at]
+            self.left[at] = kind, there, first, most + said[3], several + count
+        self.left += [] if same else [said]
 
     def account(
-        self,
-        pieces: Iterable[tuple[int, str]],
-        since: int = 0,
-        ours: int = 0,
-        by: Callable[[str], int] = length,
+        self, pieces: Iterable[tuple[int, str]], since: int = 0, split: Callable[[str], list[str]] = str.splitlines
     ) -> None:
         """Compares what a reader saw, piece by piece with its page, with the blocks from a place on and what was left
-        out since the last time, counted `by` a function; what is in neither is named, in runs of pieces whose words
-        are missing. `ours`: as it was at that place.
+        out since the last time; what is in neither is named, in runs of parts (`split`) whose words are missing.
         """
-        pieces, away, self.away = list(pieces), self.away, []
-        seen, there = " ".join(text for _, text in pieces), [text for _, _, text in self.blocks[since:]]
-        self.letters += length(seen)
-        for count in (length, by):
-            kept = count(" ".join(there + away)) - (self.ours - ours)
-            if count(seen) - kept <= max(20, kept / 50):
-                return
-        at, words, run = 0, Counter(_words(" ".join(there + away))), list[str]()
-        for page, text in [*pieces, (0, "")]:
-            said = _words(text)
+        pieces, there, self.away = list(pieces), [text for _, _, text in self.blocks[since:]] + self.away, []
+        seen = length("".join(text for _, text in pieces))
+        self.letters += seen
+        if not _is_less(length("".join(there)), seen):
+            return
+        parts = [(page, part, _words(part)) for page, text in pieces for part in split(text)]
+        words, run = Counter(_words(" ".join(there))), list[str]()
+        if not _is_less(sum(map(len, words.elements())), sum(len(word) for *_, said in parts for word in said)):
+            return
+        for at, (page, part, said) in enumerate(parts):
             found = sum(min(count, words[word]) for word, count in Counter(said).items())
             words.subtract(said)
-            if said and 2 * found < len(said):
-                run.append(text)
-                at = page
-            elif run:
-                self.leave("text", at, "\n".join(run))
+            run += [part] if 2 * found < len(said) else []
+            if run and (2 * found >= len(said) > 0 or at + 1 == len(parts)):
+                self.leave("text", page, "\n".join(run))
                 run = []
+        self.away = []
+
+
+def _is_less(kept: int, seen: int) -> bool:
+    return seen - kept > max(20, seen / 50)
 
 
 def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.translate(_LIGATURES))
-
-
-def _word_letters(text: str) -> int:
-    return len("".join(_words(text)))
 
 
 def main() -> None:
@@ -234,7 +222,7 @@ def _table(path: str, out: Read) -> None:
     first = content.lstrip().partition("\n")[0]
     for cells in csv.reader(io.StringIO(content), delimiter=max(",;\t|", key=first.count)):
         out.row(0, cells)
-    out.account([(0, line) for line in content.splitlines()], by=_word_letters)
+    out.account([(0, content)])
 
 
 def _markdown(path: str, out: Read) -> None:
@@ -246,7 +234,7 @@ def _markdown(path: str, out: Read) -> None:
     noted = re.sub(r"^( {0,3})\[\^", r"\1\[^", text, flags=re.MULTILINE)  # a footnote's text is no link
     _part("document_markup")["markup"](MarkdownIt("commonmark").enable("table").render(noted), out)
     out.letters = 0
-    out.account([(0, line) for line in _LINKS.sub("", text).splitlines()], since, by=_word_letters)
+    out.account([(0, text)], since, split=lambda text: _LINKS.sub("", text).splitlines())
 
 
 def _front_matter(content: str, out: Read) -> int:
