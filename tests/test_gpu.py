@@ -401,7 +401,8 @@ def test_grpo_loss(bench: Bench, found: Found) -> None:
 def test_grpo_nf4(bench: Bench, found: Found) -> None:
     """GRPO on a base in 4 bits: what it samples is what it learns"""
     needs("bitsandbytes", "pip install 'bitsandbytes>=0.50,<0.51'")
-    four = bench.grpo("grpo-nf4", bench.device, 1.0, {"max_steps": 1, "quantization": "nf4", "bf16": "true"})
+    four = bench.grpo("grpo-nf4", bench.device, 1.0, {"max_steps": 1, "quantization": "nf4", "bf16": "true",
+                                                             "grpo.log_kl": "true"})  # fmt: skip
     start, norm = abs(numbers(four, "kl")[0]), numbers(four, "grad_norm")[0]
     figures = f"divergence from the start {start:.4f} (≤ {CLOSE}), norm of the gradient {norm:.4f} (> 0)"
     found(start <= CLOSE and norm > 0, figures, "", mebibytes(nf4=four))

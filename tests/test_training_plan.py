@@ -313,7 +313,11 @@ def test_episodes_take_what_playing_or_learning_does() -> None:
     few = {"grpo.questions": 1, "grpo.episodes": 2}
     assert taken(**few, batch_size=16, gradient_checkpointing=False).cache == 0, "learning takes more than playing"
     full = {"finetuning": "full", "bf16": True}
-    assert taken(**full).reference == taken(**full, **{"grpo.beta": 0}).reference > 0 == usual.reference
+    logged = taken(**full, **{"grpo.beta": 0, "grpo.log_kl": True}).reference
+    assert taken(**full).reference == logged == pytest.approx(shape.parameters * 4 / GIB)
+    assert taken(**full, **{"grpo.beta": 0}).reference == usual.reference == 0
+    shards = recipe("qwen2.5-7b-grpo", **full, deepspeed="zero3", processes=2)
+    assert memory(shards, shape, PUBLISHED, 2).reference == pytest.approx(logged / 2)
     sharded = {"processes": 2, "deepspeed": "zero3"}
     halves = memory(recipe("qwen2.5-7b-grpo", **sharded), shape, PUBLISHED, 2)
     assert halves.gathered == pytest.approx(2 * halves.weights), "whole weights play"

@@ -83,6 +83,9 @@ class GrpoSection(Section):
         default="group", description="divide a group's advantages by its standard deviation, or not (Dr. GRPO)"
     )
     beta: Share = Field(default=0.0, description="weight of the divergence from where training starts; 0: none")
+    log_kl: bool = Field(
+        default=False, description="log that divergence with beta 0 too, from a reference (finetuning full: a model)"
+    )
     gain: Share = Field(
         default=0.0, description="weight of turn rewards: what a step adds to the belief in the golden answer; 0: none"
     )
@@ -93,6 +96,11 @@ class GrpoSection(Section):
         default="token", description="token: long episodes weigh more; episode: each episode of a group weighs the same"
     )
     judge_gold: bool = Field(default=True, description="show the judge the golden answers")
+
+    @property
+    def holds_reference(self) -> bool:
+        """Whether the policy that training starts from is kept, to measure the divergence from it."""
+        return self.log_kl or self.beta > 0
 
 
 class LlamaFactorySection(Section):
