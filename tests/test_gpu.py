@@ -340,14 +340,6 @@ def test_shared_prefix(bench: Bench, found: Found) -> None:
     _two_ways(bench, found, "shared", "share_prefix", "TRL's own")
 
 
-def test_liger(bench: Bench, found: Found) -> None:
-    """DPO with Liger's kernels and without"""
-    if ON_CPU:
-        pytest.skip("Liger's kernels run on a GPU")
-    needs("liger_kernel", "pip install liger-kernel")
-    _two_ways(bench, found, "liger", "liger", "without")
-
-
 def _by_llamafactory(bench: Bench, found: Found, name: str, own: dict[str, object], more: dict[str, object]) -> None:
     """The same rows in the same order from the same weights, by TRL and by LLaMA-Factory: DPO, which starts at ln 2."""
     if not Path(".venv-llamafactory/bin/llamafactory-cli").exists():

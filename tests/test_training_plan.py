@@ -29,15 +29,9 @@ MADE_FOR = {
     "qwen2.5-7b-sft-lora-8": ("a100", 8),
     "qwen2.5-7b-dpo-lora-8": ("a100", 8),
     "qwen2.5-7b-dpo-qlora": ("4090", 1),
-    "qwen2.5-1.5b-sft": ("4090", 1),
-    "qwen2.5-1.5b-dpo": ("4090", 1),
-    "qwen2.5-0.5b-sft": ("4090", 1),
-    "qwen2.5-0.5b-dpo": ("4090", 1),
-    "qwen2.5-1.5b-critic": ("4090", 1),
     "qwen2.5-7b-grpo": ("a100", 1),
     "qwen2.5-7b-stack-sft": ("4090", 4),
     "qwen2.5-7b-stack-grpo": ("a100", 1),
-    "qwen2.5-1.5b-grpo": ("4090", 1),
     "qwen2.5-32b-grpo": ("a100", 2),
 }
 
@@ -142,19 +136,19 @@ def test_fewer_devices_than_one_are_refused(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("recipe", "device", "more", "nearest"),
     [
-        ("7b-dpo", "4090", (), "7b-dpo"),
-        ("7b-dpo", "t4", ("--finetuning", "full"), "7b-dpo-qlora.yaml"),
-        *((f"1.5b-{stage}", "4090", ("--model", "Qwen/Qwen2.5-14B-Instruct"), f"1.5b-{stage}.yaml")
-          for stage in ("grpo", "critic")),
+        ("qwen2.5-7b-dpo", "4090", (), "qwen2.5-7b-dpo"),
+        ("qwen2.5-7b-dpo", "t4", ("--finetuning", "full"), "qwen2.5-7b-dpo-qlora.yaml"),
+        ("qwen2.5-7b-grpo", "4090", (), "atlas-grpo.yaml"),
+        ("atlas-critic", "4090", ("--model", "Qwen/Qwen2.5-14B-Instruct"), "atlas-critic.yaml"),
     ],
 )  # fmt: skip
 def test_what_cannot_fit_is_refused_with_the_nearest_recipe(
     recipe: str, device: str, more: tuple[str, ...], nearest: str, capsys: Capture
 ) -> None:
-    assert guarded(main, ["--config", f"qwen2.5-{recipe}", "--device", device, *more]) == 2
+    assert guarded(main, ["--config", recipe, "--device", device, *more]) == 2
     error = capsys.readouterr().err
     assert f"GiB are needed on each device and {device.upper()} has " in error
-    assert f"nearest recipe that fits: configs/training/qwen2.5-{nearest}" in error
+    assert f"nearest recipe that fits: configs/training/{nearest}" in error
 
 
 def test_parameters_are_the_models_own(qwen2: Path) -> None:
