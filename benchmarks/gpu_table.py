@@ -28,7 +28,7 @@ from steprag.errors import ConfigError
 from steprag.records.jsonl import read_rows, written_whole
 
 BEGIN, END = "<!-- gpu_check: begin -->", "<!-- gpu_check: end -->"
-PACKAGES = ("torch", "transformers", "trl", "bitsandbytes", "liger-kernel", "deepspeed", "faiss-gpu-cuvs", "faiss-cpu")
+PACKAGES = ("torch", "transformers", "trl", "bitsandbytes", "deepspeed", "faiss-gpu-cuvs", "faiss-cpu")
 WIDTH = 120
 STATES = {"passed": "ok", "failed": "**FAILED**", "skipped": "not run"}
 

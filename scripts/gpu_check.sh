@@ -56,7 +56,6 @@ elif [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
     # Each of these may lack a build for this machine: its checks are then `not run`, with the reason.
     "${pip[@]}" 'faiss-gpu-cuvs>=1.15.1,<2' || "${pip[@]}" 'faiss-gpu>=1.15.1,<2' || "${pip[@]}" 'faiss-cpu>=1.15.1,<2'
     "${pip[@]}" 'bitsandbytes>=0.50,<0.51' || true
-    "${pip[@]}" liger-kernel || true
     GPU=1 bash scripts/setup_llamafactory.sh || true
     echo "$now" > "$stamp"
 fi

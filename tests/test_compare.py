@@ -13,6 +13,7 @@ import pytest
 
 from apps.commands import main
 from benchmarks import seeds
+from inference.scoring.evaluate import episode_seconds
 from inference.scoring.scores import HARNESS, score
 from steprag.agent.profiles import PROFILES, load_profile
 from steprag.console.terminal import guarded
@@ -238,3 +239,8 @@ def test_arms_of_several_seeds_are_compared_by_their_means(tmp_path: Path, capsy
     lost = failed(run_of(tmp_path / "lost", ["lek"] * 7), 7)
     assert guarded(seeds.main, ["--base", start, "--arm", "taught", lost]) == 2
     assert "lost: 1 questions failed; run it again" in capsys.readouterr().err
+
+
+def test_the_median_second_of_an_even_number_of_episodes_lies_between_the_middle_two(tmp_path: Path) -> None:
+    write_records(tmp_path / "metrics.jsonl", [{"event": "done", "seconds": seconds} for seconds in (4.0, 1.0)])
+    assert episode_seconds(tmp_path / "metrics.jsonl") == {"median": 2.5, "p95": 4.0}

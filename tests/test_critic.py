@@ -11,6 +11,7 @@ from apps.commands import main
 from steprag.agent.critic import Critic, find_critic
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
+from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json, read_records, write_records
 from steprag.types import Message, Prediction, Question
 from tests import training_parts
@@ -70,13 +71,17 @@ def test_a_critic_learns_to_tell_two_kinds_of_steps(critic: Path) -> None:
     assert good - bad > 0.1  # how far they are apart after so few steps differs by processor
 
 
-@pytest.mark.parametrize("options", [
-    ["--critic.loss", "mse", "--learning_rate", "0.003"], ["--finetuning", "full", "--learning_rate", "0.002"]
-])  # fmt: skip
-def test_squared_error_and_every_weight(tiny: Path, labels: Path, tmp_path: Path, options: list[str]) -> None:
-    assert train(tiny, labels, tmp_path, "critic", *LEARN, *options) == 0
-    good, bad = values(tmp_path)
+def test_every_weight_of_a_critic_may_learn(tiny: Path, labels: Path, tmp_path: Path) -> None:
+    every = ["--finetuning", "full", "--learning_rate", "0.002"]
+    assert train(tiny, labels, tmp_path / "out", "critic", *LEARN, *every) == 0
+    good, bad = values(tmp_path / "out")
     assert good > bad + 0.3
+    manifest = read_json(tmp_path / "out" / "manifest.json")
+    old = with_prompt(
+        tmp_path / "out", tmp_path / "old", None, config={**manifest["config"], "critic": {"loss": "mse"}}
+    )
+    with pytest.raises(ConfigError, match="critic.loss mse, which critics no longer have; train it again"):
+        loaded(old)
 
 
 def test_the_top_blocks_alone_and_the_head(tiny: Path, labels: Path, tmp_path: Path) -> None:

@@ -340,14 +340,6 @@ def test_shared_prefix(bench: Bench, found: Found) -> None:
     _two_ways(bench, found, "shared", "share_prefix", "TRL's own")
 
 
-def test_liger(bench: Bench, found: Found) -> None:
-    """DPO with Liger's kernels and without"""
-    if ON_CPU:
-        pytest.skip("Liger's kernels run on a GPU")
-    needs("liger_kernel", "pip install liger-kernel")
-    _two_ways(bench, found, "liger", "liger", "without")
-
-
 def _by_llamafactory(bench: Bench, found: Found, name: str, own: dict[str, object], more: dict[str, object]) -> None:
     """The same rows in the same order from the same weights, by TRL and by LLaMA-Factory: DPO, which starts at ln 2."""
     if not Path(".venv-llamafactory/bin/llamafactory-cli").exists():
@@ -401,7 +393,8 @@ def test_grpo_loss(bench: Bench, found: Found) -> None:
 def test_grpo_nf4(bench: Bench, found: Found) -> None:
     """GRPO on a base in 4 bits: what it samples is what it learns"""
     needs("bitsandbytes", "pip install 'bitsandbytes>=0.50,<0.51'")
-    four = bench.grpo("grpo-nf4", bench.device, 1.0, {"max_steps": 1, "quantization": "nf4", "bf16": "true"})
+    four = bench.grpo("grpo-nf4", bench.device, 1.0, {"max_steps": 1, "quantization": "nf4", "bf16": "true",
+                                                             "grpo.log_kl": "true"})  # fmt: skip
     start, norm = abs(numbers(four, "kl")[0]), numbers(four, "grad_norm")[0]
     figures = f"divergence from the start {start:.4f} (≤ {CLOSE}), norm of the gradient {norm:.4f} (> 0)"
     found(start <= CLOSE and norm > 0, figures, "", mebibytes(nf4=four))

@@ -416,8 +416,9 @@ def test_the_gradient_is_the_policy_gradient_of_samples(speaker: Path, tmp_path:
     """Against plain torch, one row at a time without padding: -A ∇log p of each sampled token, over all of them."""
     import torch
 
-    with trainer_for(speaker, tmp_path / "run", share_prefix=share_prefix) as trainer:
-        rows = rows_of(trainer.play([0]))
+    with trainer_for(speaker, tmp_path / "run", share_prefix=share_prefix, log_kl=True) as trainer:
+        groups = trainer.play([0])
+        rows = rows_of(groups)
         assert len({len(row.prompt) for row in rows}) > 1, "prompts of several states"
         with mock.patch.object(
             trainer.ref_model.base_model, "forward", wraps=trainer.ref_model.base_model.forward
@@ -436,13 +437,51 @@ def test_the_gradient_is_the_policy_gradient_of_samples(speaker: Path, tmp_path:
             assert torch.allclose(found[name], weight.grad, atol=2e-5), name
 
 
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_dropped_groups_count_among_the_tokens_and_are_held_to_the_reference(
+    beta: float, speaker: Path, tmp_path: Path
+) -> None:
+    """Against plain torch: the sum over all rows, divided by the tokens of both groups."""
+    import torch
+
+    with trainer_for(speaker, tmp_path / "run", share_prefix=False, beta=beta) as trainer:
+        assert (trainer.ref_model is None) == (not beta)
+        (moving,) = trainer.play([0])
+        flat = replace(moving, advantages=None, worth=[[0.0] * len(worth) for worth in moving.worth])
+        trainer.play = lambda numbers: [moving, flat]
+        with torch.no_grad():  # away from the reference, where the divergence has a gradient
+            trainer.model.lm_head.weight.add_(0.05 * torch.randn_like(trainer.model.lm_head.weight))
+        found = step(trainer)
+        logged = dict(trainer._metrics["train"])
+        trainer.model.zero_grad()
+        count = 2 * sum(len(turn.completion) for turns in moving.turns for turn in turns)
+        for row in rows_of([moving, flat], dropped=True):
+            ids, steps = torch.tensor([row.prompt + row.completion]), torch.tensor(row.completion)[:, None]
+
+            def scores(model: Any, ids: Any = ids, steps: Any = steps, start: int = len(row.prompt) - 1) -> Any:
+                return torch.log_softmax(model(ids).logits[0, start:-1] / 0.8, -1).gather(1, steps)[:, 0]
+
+            mine = scores(trainer.model)
+            loss = -row.advantage * mine
+            if beta:
+                gap = scores(trainer.ref_model).detach() - mine
+                loss = loss + beta * (gap.exp() - gap - 1) * (mine - mine.detach()).exp()  # unbiased (2512.02556)
+            (loss.sum() / count).backward()
+        for name, weight in trainer.model.named_parameters():
+            assert torch.allclose(found[name], weight.grad, rtol=1e-3, atol=2e-5), name
+    assert ("kl" in logged) == bool(beta), "unknown without a reference, not 0"
+    assert logged["rows"] == [len(rows_of([moving, flat], dropped=bool(beta)))]
+
+
 # Whole runs
 
 
 def test_a_rewarded_action_becomes_more_likely(speaker: Path, data: Path, tmp_path: Path) -> None:
     """From real samples of its own: of "yes" and "no" by halves, to "yes"."""
     options = ["--finetuning", "full", "--learning_rate", "0.001", "--max_steps", "8", "--grpo.episodes", "12"]
-    assert grpo(speaker, data, tmp_path, *options, "--grpo.rewards", "{em: 1.0, cost: 0.0}") == 0
+    assert (
+        grpo(speaker, data, tmp_path, *options, "--grpo.rewards", "{em: 1.0, cost: 0.0}", "--grpo.log_kl", "true") == 0
+    )
     before, after = likelihood(speaker, YES), likelihood(tmp_path, YES)
     assert 0.2 < before < 0.45
     assert after > before + 0.2
@@ -470,6 +509,7 @@ def test_a_base_in_few_bits_plays_and_learns(kind: str, speaker: Path, data: Pat
     """On the processor too, by bitsandbytes' kernels; the adapter is whole and stands over the base as it was."""
     pytest.importorskip("bitsandbytes")
     options = ["--quantization", kind, "--learning_rate", "0.01", "--max_steps", "3", "--grpo.episodes", "6"]
+    options += ["--grpo.log_kl", "true"]
     assert grpo(speaker, data, tmp_path / kind, *options) == 0
     metrics = lines(tmp_path / kind / "metrics.jsonl")
     assert metrics[0]["episodes/answered"] > 0, "it speaks as the whole base does"
@@ -483,6 +523,7 @@ def test_a_base_in_few_bits_plays_and_learns(kind: str, speaker: Path, data: Pat
 def test_sharded_processes_learn_what_whole_ones_do(shards: str, speaker: Path, data: Path, tmp_path: Path) -> None:
     pytest.importorskip("deepspeed")
     options = ["--max_steps", "3", "--grpo.questions", "2", "--processes", "2", "--grpo.episodes", "6"]
+    options += ["--grpo.log_kl", "true"]
     whole, parts = tmp_path / "whole", tmp_path / shards
     assert grpo(speaker, data, whole, *options) == 0
     assert grpo(speaker, data, parts, *options, "--deepspeed", shards) == 0
@@ -523,6 +564,16 @@ def test_groups_without_variance_move_no_weight(speaker: Path, data: Path, tmp_p
     assert [row["groups_dropped"] for row in metrics] == [1.0] * 3
     assert [row["rows"] for row in metrics] == [0.0] * 3
     assert not any("rewards/recall" in row for row in metrics)
+
+
+def test_the_divergence_is_measured_without_dropout(speaker: Path, data: Path, tmp_path: Path) -> None:
+    options = ["--max_steps", "2", "--learning_rate", "0.002", "--grpo.episodes", "6", "--lora.dropout", "0.5"]
+    assert grpo(speaker, data, tmp_path / "start", *options) == 0
+    options += ["--adapter", str(tmp_path / "start"), "--grpo.log_kl", "true"]
+    assert grpo(speaker, data, tmp_path / "next", *options) == 0
+    kept = [row["kl"] for row in lines(tmp_path / "next" / "metrics.jsonl")]
+    assert kept[0] == pytest.approx(0, abs=1e-6)
+    assert not any("kl" in row for row in lines(tmp_path / "start" / "metrics.jsonl"))
 
 
 def test_equal_runs_are_equal_and_the_reference_holds(speaker: Path, data: Path, tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ SEEDS = {
         SeedLine("keywords and connectors in the reasoning", "`keywords`, `connectors`",
                  "test_grpo_rewards::keywords"),
         SeedLine("−1 for a low ROUGE-L", "`rouge_floor`", "test_grpo_rewards::rouge_floor"),
-        SeedLine("KL to the reference, logged always", "`metrics.jsonl`", "test_grpo::kl"),
+        SeedLine("KL to the reference, logged without a weight", "`--grpo.log_kl true`", "test_grpo::kl"),
         SeedLine("8-bit AdamW", "`--optim adamw_8bit`", "test_training::adamw_8bit"),
         SeedLine("TensorBoard", "`--report_to '[tensorboard]'`", "test_training::tensorboard"),
         SeedLine("modes chat, reasoning, search", "`serve --mode`",

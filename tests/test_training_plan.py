@@ -29,15 +29,9 @@ MADE_FOR = {
     "qwen2.5-7b-sft-lora-8": ("a100", 8),
     "qwen2.5-7b-dpo-lora-8": ("a100", 8),
     "qwen2.5-7b-dpo-qlora": ("4090", 1),
-    "qwen2.5-1.5b-sft": ("4090", 1),
-    "qwen2.5-1.5b-dpo": ("4090", 1),
-    "qwen2.5-0.5b-sft": ("4090", 1),
-    "qwen2.5-0.5b-dpo": ("4090", 1),
-    "qwen2.5-1.5b-critic": ("4090", 1),
     "qwen2.5-7b-grpo": ("a100", 1),
     "qwen2.5-7b-stack-sft": ("4090", 4),
     "qwen2.5-7b-stack-grpo": ("a100", 1),
-    "qwen2.5-1.5b-grpo": ("4090", 1),
     "qwen2.5-32b-grpo": ("a100", 2),
 }
 
@@ -142,19 +136,19 @@ def test_fewer_devices_than_one_are_refused(capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("recipe", "device", "more", "nearest"),
     [
-        ("7b-dpo", "4090", (), "7b-dpo"),
-        ("7b-dpo", "t4", ("--finetuning", "full"), "7b-dpo-qlora.yaml"),
-        *((f"1.5b-{stage}", "4090", ("--model", "Qwen/Qwen2.5-14B-Instruct"), f"1.5b-{stage}.yaml")
-          for stage in ("grpo", "critic")),
+        ("qwen2.5-7b-dpo", "4090", (), "qwen2.5-7b-dpo"),
+        ("qwen2.5-7b-dpo", "t4", ("--finetuning", "full"), "qwen2.5-7b-dpo-qlora.yaml"),
+        ("qwen2.5-7b-grpo", "4090", (), "atlas-grpo.yaml"),
+        ("atlas-critic", "4090", ("--model", "Qwen/Qwen2.5-14B-Instruct"), "atlas-critic.yaml"),
     ],
 )  # fmt: skip
 def test_what_cannot_fit_is_refused_with_the_nearest_recipe(
     recipe: str, device: str, more: tuple[str, ...], nearest: str, capsys: Capture
 ) -> None:
-    assert guarded(main, ["--config", f"qwen2.5-{recipe}", "--device", device, *more]) == 2
+    assert guarded(main, ["--config", recipe, "--device", device, *more]) == 2
     error = capsys.readouterr().err
     assert f"GiB are needed on each device and {device.upper()} has " in error
-    assert f"nearest recipe that fits: configs/training/qwen2.5-{nearest}" in error
+    assert f"nearest recipe that fits: configs/training/{nearest}" in error
 
 
 def test_parameters_are_the_models_own(qwen2: Path) -> None:
@@ -313,7 +307,11 @@ def test_episodes_take_what_playing_or_learning_does() -> None:
     few = {"grpo.questions": 1, "grpo.episodes": 2}
     assert taken(**few, batch_size=16, gradient_checkpointing=False).cache == 0, "learning takes more than playing"
     full = {"finetuning": "full", "bf16": True}
-    assert taken(**full).reference == taken(**full, **{"grpo.beta": 0}).reference > 0 == usual.reference
+    logged = taken(**full, **{"grpo.beta": 0, "grpo.log_kl": True}).reference
+    assert taken(**full).reference == logged == pytest.approx(shape.parameters * 4 / GIB)
+    assert taken(**full, **{"grpo.beta": 0}).reference == usual.reference == 0
+    shards = recipe("qwen2.5-7b-grpo", **full, deepspeed="zero3", processes=2)
+    assert memory(shards, shape, PUBLISHED, 2).reference == pytest.approx(logged / 2)
     sharded = {"processes": 2, "deepspeed": "zero3"}
     halves = memory(recipe("qwen2.5-7b-grpo", **sharded), shape, PUBLISHED, 2)
     assert halves.gathered == pytest.approx(2 * halves.weights), "whole weights play"

@@ -57,13 +57,12 @@ def check_keys(config: TrainConfig) -> None:
     nf4, full, sharded = config.quantization is not None, config.finetuning == "full", config.deepspeed is not None
     zero3, accumulates = config.deepspeed == "zero3", config.accumulation != 1
     unshared, uneven = not (config.share_prefix and trl), bool(grpo.questions % config.workers)
-    several, meets, weights = config.nodes > 1, config.rendezvous is not None, dpo.loss_weights
+    several, meets = config.nodes > 1, config.rendezvous is not None
     foreign = config.stage == "dpo" and dpo.loss not in (("sigmoid",), ("hinge",), ("ipo",))
     launched = int(os.environ.get("WORLD_SIZE") or "1") > 1
     complaints = {
         "stage critic: only trainer trl trains a critic": critic and not trl,
         "quantization: a critic's head cannot be trained in 4 bits; leave it out": critic and nf4,
-        "dpo.loss_weights: give one weight for each of dpo.loss": weights is not None and len(weights) != len(dpo.loss),
         "quantization: the 4-bit base cannot be trained itself; set finetuning lora": nf4 and full,
         "deepspeed: zero3 cannot shard a 4-bit base (github.com/bitsandbytes-foundation/bitsandbytes/issues/1249); "
         "take zero2, or leave quantization out": nf4 and zero3,
@@ -76,7 +75,6 @@ def check_keys(config: TrainConfig) -> None:
         "merge: weights are not added to a 4-bit base; take trainer llamafactory, which merges into the whole one": (
             config.merge and nf4 and trl
         ),
-        "liger: only trainer trl passes it on; leave it out": config.liger and not trl,
         "processes: llamafactory takes every GPU by itself; leave it out": config.processes > 1 and not trl,
         "nodes: llamafactory has variables of its own (docs/training.md); leave it out": several and not trl,
         "rendezvous: several nodes need a place to meet; give HOST:PORT of this machine": several and not meets,
@@ -92,7 +90,6 @@ def check_keys(config: TrainConfig) -> None:
         "grpo.max_tokens: leaves no room for a prompt; raise max_length": plays
         and grpo.max_tokens >= config.max_length,
         "dpo.loss: llamafactory takes one of sigmoid, hinge, ipo": foreign and not trl,
-        "dpo.loss_weights: llamafactory has one loss; leave it out": weights is not None and not trl,
         "lora.layers: llamafactory trains every block; leave it out": config.lora.layers is not None and not trl,
         "minutes: llamafactory is bounded by max_steps or epochs; leave it out": config.minutes is not None and not trl,
     }

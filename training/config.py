@@ -48,15 +48,8 @@ class DpoSection(Section):
 
     beta: float = Field(default=0.1, gt=0, description="how closely the policy is held to its reference")
     loss: tuple[str, ...] = Field(default=("sigmoid",), description="TRL's preference losses, summed")
-    loss_weights: tuple[float, ...] | None = Field(default=None, description="weight of each loss; none: all weigh 1")
     sft_weight: Share = Field(default=0.0, description="weight of the chosen step's own likelihood, added to the loss")
     smoothing: bool = Field(default=True, description="smooth pairs that have label_smoothing; false ignores it")
-
-
-class CriticSection(Section):
-    """Stage critic: a head that predicts a step's value, from 0 to 1."""
-
-    loss: Literal["bce", "mse"] = Field(default="bce", description="cross-entropy of the value, or squared error")
 
 
 class EncoderSection(Section):
@@ -83,6 +76,9 @@ class GrpoSection(Section):
         default="group", description="divide a group's advantages by its standard deviation, or not (Dr. GRPO)"
     )
     beta: Share = Field(default=0.0, description="weight of the divergence from where training starts; 0: none")
+    log_kl: bool = Field(
+        default=False, description="log that divergence with beta 0 too, from a reference (finetuning full: a model)"
+    )
     gain: Share = Field(
         default=0.0, description="weight of turn rewards: what a step adds to the belief in the golden answer; 0: none"
     )
@@ -93,6 +89,11 @@ class GrpoSection(Section):
         default="token", description="token: long episodes weigh more; episode: each episode of a group weighs the same"
     )
     judge_gold: bool = Field(default=True, description="show the judge the golden answers")
+
+    @property
+    def holds_reference(self) -> bool:
+        """Whether the policy that training starts from is kept, to measure the divergence from it."""
+        return self.log_kl or self.beta > 0
 
 
 class LlamaFactorySection(Section):
@@ -137,7 +138,6 @@ class TrainConfig(StageConfig):
     merge: bool = Field(default=False, description="after LoRA also write base and adapter as one model, CKPT/merged")
     lora: LoraSection = Field(default_factory=LoraSection)
     dpo: DpoSection = Field(default_factory=DpoSection)
-    critic: CriticSection = Field(default_factory=CriticSection)
     encoder: EncoderSection = Field(default_factory=EncoderSection)
     grpo: GrpoSection = Field(default_factory=GrpoSection)
     episode: EpisodeConfig = Field(default_factory=EpisodeConfig)
@@ -176,11 +176,9 @@ class TrainConfig(StageConfig):
     max_grad_norm: float = Field(default=1.0, ge=0, description="gradients are scaled down to this norm; 0: never")
     held_out: int = Field(default=64, ge=0, description="rows of the val file scored after training; 0 scores none")
     save_steps: Positive = Field(default=50, description="steps between checkpoints, from which a killed run resumes")
-    logging_steps: Positive = Field(default=1, description="steps between lines of metrics.jsonl")
     seed: int = Field(default=0, ge=0, description="order of the rows, first values of LoRA, sampling of episodes")
     threads: Positive | None = Field(default=None, description="CPU threads; none takes every core")
     bf16: bool = Field(default=False, description="compute in bfloat16 (for GPUs; many CPUs get slower)")
-    liger: bool = Field(default=False, description="Liger's kernels for norms, rotations, activations (trl, on a GPU)")
     report_to: Annotated[tuple[str, ...], BeforeValidator(_trackers)] = Field(
         default=(), description="trackers of the Hugging Face Trainer: tensorboard, wandb, swanlab, trackio, ..."
     )
@@ -209,7 +207,7 @@ class TrainConfig(StageConfig):
         return self.workers > 1 or self.deepspeed is not None
 
 
-NEUTRAL = frozenset({"budget", "rendezvous", "threads", "save_steps", "logging_steps", "report_to", "llamafactory"})
+NEUTRAL = frozenset({"budget", "rendezvous", "threads", "save_steps", "report_to", "llamafactory"})
 """Keys that do not decide the result, so that an interrupted run may go on with others."""
 
 ONLINE = frozenset({"episode", "retriever", "prompt", "judge"})

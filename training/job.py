@@ -81,7 +81,7 @@ def trainer_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         "weight_decay": config.weight_decay,
         "max_grad_norm": config.max_grad_norm,
         "bf16": config.bf16,
-        "logging_steps": config.logging_steps,
+        "logging_steps": 1,
         "logging_nan_inf_filter": False,
         "save_strategy": "steps",
         "save_steps": config.save_steps,

@@ -45,16 +45,17 @@ def check_recipe(config: TrainConfig) -> TrainConfig:
     if config.trainer == "llamafactory":
         there, missing, python = _other_environment(config, packages)
     else:
-        missing, python = [name for name in packages if importlib.util.find_spec(name) is None], None
-        there = _torch_devices() if config.liger and not missing else 0
+        there, missing, python = 0, [name for name in packages if importlib.util.find_spec(name) is None], None
     for what, package, requirement in wanted:
         if package in missing:
             place = "in LLaMA-Factory's environment" if python else "here"
             pip = f"{python} -m pip install '{requirement}'" if python else f"pip install '{requirement}'"
             how = remedy(EXTRA[package]) if package in EXTRA and not python else pip
             raise ConfigError(f"{what}: {package} is not installed {place}; run: {how}")
+    if config.trainer == "trl":
+        return config
     _check_gpu_keys(config, there)
-    return _as_launched(config, there) if config.trainer == "llamafactory" else config
+    return _as_launched(config, there)
 
 
 def has_blanks(path: object) -> bool:
@@ -74,8 +75,6 @@ def _packages(config: TrainConfig) -> Iterator[tuple[str, str, str]]:
         )
     if config.deepspeed:
         yield "deepspeed", "deepspeed", "deepspeed>=0.19,<0.20"
-    if config.liger:
-        yield "liger", "liger_kernel", "liger-kernel"
     if config.stage == "grpo" and (named := NEEDS_QUALITY & config.grpo.rewards.keys()):
         yield f"grpo.rewards: {min(named)}", "rouge_score", "rouge-score>=0.1.2,<0.2"
 
@@ -114,15 +113,10 @@ def executable(config: TrainConfig) -> list[str]:
 
 
 def _check_gpu_keys(config: TrainConfig, there: int) -> None:
-    """Raises ConfigError for keys that only a GPU fulfils, where none is. TRL computes in bfloat16 on a CPU too."""
-    if there:
-        return
-    if config.liger:
-        raise ConfigError("liger: its kernels run on a GPU and none is here; leave it out")
-    foreign = config.trainer == "llamafactory"
-    remedies = ["--deepspeed none"] if config.deepspeed and foreign else []
-    remedies += ["--bf16 false"] if config.bf16 and foreign else []
-    if remedies:
+    """Raises ConfigError for keys with which LLaMA-Factory wants a GPU, where none is."""
+    remedies = ["--deepspeed none"] if config.deepspeed else []
+    remedies += ["--bf16 false"] if config.bf16 else []
+    if remedies and not there:
         key = remedies[0].split()[0].removeprefix("--")
         raise ConfigError(f"{key}: no GPU here that LLaMA-Factory's torch sees; give {' '.join(remedies)}")
 

@@ -255,7 +255,7 @@ def memory(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memor
     tokens = config.batch_size * longest * pairs  # those that a step's batch puts through the blocks
     learning = Memory(
         0.0 if full else frozen / GIB,
-        _reference_bytes(config, shape, frozen) / GIB,
+        _reference_bytes(config, shape, frozen, devices) / GIB,
         optimiser / GIB,
         tokens * _activation_bytes(config, shape, width) / GIB,
         _logit_bytes(config, shape, tokens) / GIB,
@@ -280,12 +280,13 @@ def trained_weights(config: TrainConfig, shape: Shape) -> int:
     return shape.parameters if config.finetuning == "full" else shape.lora(config.lora.rank, config.lora.layers)
 
 
-def _reference_bytes(config: TrainConfig, shape: Shape, frozen: float) -> float:
-    """TRL's reference of DPO is scored beforehand, that of GRPO with every weight trained is a second model;
-    LLaMA-Factory keeps one, but for a fresh adapter, which it switches off.
+def _reference_bytes(config: TrainConfig, shape: Shape, frozen: float, devices: int) -> float:
+    """TRL's reference of DPO is scored beforehand, that of GRPO with every weight trained is a second model, sharded by
+    ZeRO-3; LLaMA-Factory keeps one, but for a fresh adapter, which it switches off.
     """
     if config.stage == "grpo":
-        return shape.parameters * 4 if config.finetuning == "full" else 0.0  # the divergence is logged with beta 0 too
+        second = config.finetuning == "full" and config.grpo.holds_reference
+        return shape.parameters * 4 / (devices if config.deepspeed == "zero3" else 1) if second else 0.0
     fresh = config.finetuning == "lora" and config.adapter is None
     return 0.0 if config.stage != "dpo" or config.trainer == "trl" or fresh else frozen
 
@@ -297,7 +298,8 @@ def _gathered_bytes(config: TrainConfig, shape: Shape, width: int) -> float:
     """
     if config.deepspeed == "zero2":
         return 2 * width * min(5e8, trained_weights(config, shape))
-    models = 2 if config.stage == "dpo" and config.finetuning == "full" else 1
+    compared = config.stage == "dpo" or (config.stage == "grpo" and config.grpo.holds_reference)
+    models = 2 if compared and config.finetuning == "full" else 1
     return models * width * min(LIVE, shape.parameters) if config.deepspeed == "zero3" else 0.0
 
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-PROBLEM = {"bce": "multi_label_classification", "mse": "regression"}
-"""What transformers calls the losses of a critic: of one label, the first is the cross-entropy of its odds."""
+PROBLEM = "multi_label_classification"
+"""What transformers calls a critic's loss: of one label, the cross-entropy of its odds."""
 _BLOCK = re.compile(r"\.layers\.(\d+)\.")
 _WEIGHT_FILES = ("adapter_config.json", "config.json", "model.safetensors.index.json")
 
@@ -64,7 +64,7 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     critic = config.stage == "critic"
     auto: Any = AutoModelForSequenceClassification if critic else AutoModelForCausalLM
     if critic:
-        options |= {"num_labels": 1, "problem_type": PROBLEM[config.critic.loss]}
+        options |= {"num_labels": 1, "problem_type": PROBLEM}
     with one_load():
         model, loaded = from_pretrained(
             auto, base_weights(files), dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options

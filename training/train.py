@@ -139,7 +139,7 @@ def _check_sources(arguments: argparse.Namespace, config: TrainConfig) -> None:
 
 
 def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
-    other = ("dpo", "critic", *ONLINE) if inputs.world else ("grpo", *ONLINE)
+    other = ("dpo", *ONLINE) if inputs.world else ("grpo", *ONLINE)
     recipe = config.model_dump(mode="json", exclude={*NEUTRAL, *other, "encoder"})
     if config.nodes == 1:  # as in runs that were begun before there was such a key
         del recipe["nodes"]

@@ -7,6 +7,7 @@ import json
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from inference.predictions import read_predictions
@@ -93,7 +94,7 @@ def episode_seconds(events: Path) -> dict[str, float] | None:
     seconds = sorted(row["seconds"] for row in whole if "seconds" in row)
     if not seconds:
         return None
-    return {"median": seconds[len(seconds) // 2], "p95": seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]}
+    return {"median": median(seconds), "p95": seconds[min(len(seconds) - 1, int(0.95 * len(seconds)))]}
 
 
 def _by_type(scores: list[Score]) -> dict[str, dict[str, float]]:

@@ -27,12 +27,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CriticFiles:
-    """A critic's checkpoint. `odds`: it was trained on odds, so its value is their probability; `bf16`: in bfloat16;
-    `kwargs`: what its chat template was told.
-    """
+    """A critic's checkpoint. `bf16`: it was trained in bfloat16; `kwargs`: what its chat template was told."""
 
     files: ModelFiles
-    odds: bool
     bf16: bool
     kwargs: dict[str, Any]
 
@@ -52,8 +49,10 @@ def find_critic(path: str, profile: PromptProfile, *, unchecked: bool) -> Critic
         raise ConfigError(f"{path} is no critic; steprag train --stage critic makes one")
     check_use(folder, manifest, files, profile, unchecked=unchecked)
     recipe = manifest["config"]
+    if (recipe.get("critic") or {}).get("loss") == "mse":
+        raise ConfigError(f"{path} was trained with critic.loss mse, which critics no longer have; train it again")
     bf16, kwargs = recipe["bf16"] and recipe["finetuning"] == "lora", recipe.get("chat_template_kwargs", {})
-    return CriticFiles(files, recipe["critic"]["loss"] == "bce", bf16, kwargs)
+    return CriticFiles(files, bf16, kwargs)
 
 
 def step_ids(prompt: list[int], reply: list[int]) -> list[int]:
@@ -77,7 +76,7 @@ class Critic:
         spin_briefly()
         import torch
 
-        self._odds, self._turn = checkpoint.odds, threading.Lock()
+        self._turn = threading.Lock()
         self._tokenizer = load_tokenizer(checkpoint.files, checkpoint.kwargs)
         self._device: Any = torch.accelerator.current_accelerator(check_available=True) or "cpu"
         self._model = _loaded(checkpoint).to(self._device).eval()
@@ -92,8 +91,7 @@ class Critic:
             prompt = prompt_tokens(messages, self._tokenizer)
             rows = [step_ids(prompt, reply_tokens(messages, reply, self._tokenizer)) for reply in replies]
             batch = self._tokenizer.pad({"input_ids": rows}, return_tensors="pt").to(self._device)
-            scores = self._model(**batch).logits[:, 0].float()
-        return (scores.sigmoid() if self._odds else scores).tolist()
+            return self._model(**batch).logits[:, 0].float().sigmoid().tolist()
 
     def score(self, messages: tuple[Message, ...], text: str) -> float:
         """What one step is worth."""

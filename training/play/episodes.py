@@ -227,15 +227,16 @@ def _group(players: list[Player], environment: Environment, sampling: Sampling, 
     return replace(group, worth=_worth(group, environment.profile.grammar, section))
 
 
-def rows_of(groups: Sequence[Group]) -> list[StepRow]:
-    """The rows of the groups that tell something, those of like prompts side by side.
+def rows_of(groups: Sequence[Group], dropped: bool = False) -> list[StepRow]:
+    """The rows of the groups that tell something, those of like prompts side by side. `dropped`: of the others too,
+    with advantage 0, which a divergence holds to the reference all the same.
 
     A row's advantage is its episode's and, where turns are rewarded, its own step's beside it.
     """
     rows = [
         StepRow(turn.prompt, turn.completion, advantage)
         for group in groups
-        if not group.dropped
+        if dropped or not group.dropped
         for turns, worth in zip(group.turns, group.worth, strict=True)
         for turn, advantage in zip(turns, worth, strict=True)
     ]
@@ -258,6 +259,11 @@ def _worth(group: Group, grammar: Grammar, section: GrpoSection) -> list[list[fl
         scale = usual / tokens[number] if section.weigh == "episode" and tokens[number] else 1.0
         found.append([scale * one for one in worth])
     return found
+
+
+def sampled_tokens(groups: Sequence[Group]) -> int:
+    """How many tokens all episodes of a step have, dropped groups included."""
+    return sum(_tokens(turns) for group in groups for turns in group.turns)
 
 
 def _tokens(turns: Sequence[SampledStep]) -> int:

@@ -55,9 +55,6 @@ def common_arguments(config: TrainConfig, checkpoints: Path) -> dict[str, Any]:
         "prediction_loss_only": True,
         "disable_tqdm": True,
         "gradient_checkpointing": config.gradient_checkpointing,
-        "use_liger_kernel": config.liger,
-        # TRL has a head of its own
-        "liger_kernel_config": {"fused_linear_cross_entropy": False} if config.liger else None,
         "use_cpu": not gpu,
         "ddp_backend": "gloo" if config.launched and not gpu else None,
         "deepspeed": str(DEEPSPEED / f"{config.deepspeed}.json") if config.deepspeed else None,

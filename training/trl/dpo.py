@@ -124,7 +124,7 @@ def build(policy: Any, job: Job) -> StepDPOTrainer:
 
 def losses(section: DpoSection) -> dict[str, Any]:
     """TRL's loss names and weights; the chosen step's likelihood joins as one more loss."""
-    names, weights = list(section.loss), list(section.loss_weights or [1.0] * len(section.loss))
+    names, weights = list(section.loss), [1.0] * len(section.loss)
     if section.sft_weight:
         names, weights = [*names, "sft"], [*weights, section.sft_weight]
     return {"loss_type": names, "loss_weights": weights}

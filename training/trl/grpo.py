@@ -1,15 +1,17 @@
 """Reinforcement learning with TRL's GRPOTrainer, from episodes of our own agent (`training.play.episodes`).
 
 A step plays a group of episodes for each of its questions with the weights as they stand, and learns from all of their
-completions at once. TRL brings the loss (DAPO's normalisation: the mean over all sampled tokens of the step), the
-divergence from the reference, the fused LM head and the loop. Its own rollouts are not used: they see an episode as one
-growing sequence, and a prompt profile need not grow (`transcript` drops passages that were read).
+completions at once. TRL brings the loss (DAPO's normalisation: the mean over all sampled tokens of the step, those of
+dropped groups included), the divergence from the reference, the fused LM head and the loop. Its own rollouts are not
+used: they see an episode as one growing sequence, and a prompt profile need not grow (`transcript` drops passages that
+were read).
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,7 +29,7 @@ from steprag.errors import ConfigError
 from training.config import TrainConfig
 from training.job import Job, Outcome, last_checkpoint, step_of
 from training.model import freeze_below, load_policy
-from training.play.episodes import Group, Sampling, StepRow, numbers_of, rows_of
+from training.play.episodes import Group, Sampling, StepRow, numbers_of, rows_of, sampled_tokens
 from training.play.turn_gains import Scored
 from training.play.world import GrpoStage, staged
 from training.trl.common import REFERENCE, Refreezing, common_arguments, run_trainer, save
@@ -51,24 +53,26 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         return int(self.processing_class.pad_token_id)  # pyright: ignore
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Plays, and adds up the gradients of all rows. Without a row no weight has a gradient, and none moves."""
+        """Plays, and adds up the gradients of all rows. Without a row no weight has a gradient, and none moves.
+
+        As in TRL, dropped groups count among the step's tokens, and the divergence holds them where it has a weight.
+        """
         numbers = [row["number"] for row in inputs[:: self.num_generations]]
         groups: list[Group] = gather_object(self.play(numbers))
         if self.accelerator.is_main_process:
             self.stage.note(self.state.global_step + 1, groups)
         self.stage.check(groups)
-        rows = rows_of(groups)
+        rows = rows_of(groups, dropped=bool(self.beta))
         for name, value in {**numbers_of(groups), "rows": len(rows)}.items():
             self._metrics["train"][name].append(float(value))
         total = torch.zeros((), device=self.accelerator.device)
-        learnt = sum(len(row.completion) for row in rows)
-        size = self.stage.config.batch_size
+        tokens, size = sampled_tokens(groups), self.stage.config.batch_size
         with sharing_if_asked(self.model, self.stage.config):
-            if rows and not self.beta:
+            if rows and self.stage.config.grpo.log_kl and not self.beta:  # with beta TRL logs it
                 self._metrics["train"]["kl"].append(self.divergence(rows[:: -(-len(rows) // size)]))
             hands = list(dealt(rows, size, self.accelerator.process_index, self.accelerator.num_processes))
             for number, (part, count) in enumerate(hands, 1):
-                batch = self.batch(part, learnt)
+                batch = self.batch(part, tokens)
                 batch["completion_mask"][count:] = 0
                 last = number == len(hands)  # after which DeepSpeed moves the weights
                 self.accelerator.gradient_state._set_sync_gradients(last)
@@ -78,10 +82,20 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
     def divergence(self, rows: Sequence[StepRow]) -> float:
         """The KL divergence from where training starts, a token: TRL's estimate over these rows, without gradients."""
         batch = Trainer._prepare_inputs(self, self.batch(rows, 1))
-        with torch.no_grad():
+        with self._still():
             gap = self._reference(batch) - self._scores(self.model, batch)
         mask = batch["completion_mask"]
         return float(((gap.exp() - gap - 1) * mask).sum() / mask.sum())
+
+    @contextmanager
+    def _still(self) -> Iterator[None]:
+        """While the block runs, nothing is learnt and no dropout acts."""
+        model: Any = self.model
+        before = model.training
+        model.eval()
+        with torch.no_grad():
+            yield
+        model.train(before)
 
     def play(self, numbers: Sequence[int]) -> list[Group]:
         """The groups of the questions with these numbers, by the weights as they stand."""
@@ -96,8 +110,8 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         ) as self.playing:
             return self.stage.play(numbers, how, self.state.global_step, self.accelerator.process_index)
 
-    def batch(self, rows: Sequence[StepRow], learnt: int) -> dict[str, torch.Tensor]:
-        """TRL's columns of rows; `learnt`: tokens sampled in the step. Prompts end, completions begin in one column."""
+    def batch(self, rows: Sequence[StepRow], tokens: int) -> dict[str, torch.Tensor]:
+        """TRL's columns of rows; `tokens`: sampled in the step. Prompts end, completions begin in one column."""
         prompts, prompt_mask = padded([row.prompt for row in rows], self.fill, "left")
         completions, completion_mask = padded([row.completion for row in rows], self.fill, "right")
         return {
@@ -106,7 +120,7 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
             "completion_ids": completions,
             "completion_mask": completion_mask,
             "advantages": torch.tensor([row.advantage for row in rows]),
-            "num_items_in_batch": torch.tensor(learnt),
+            "num_items_in_batch": torch.tensor(tokens),
         }
 
     def _prepare_inputs(self, inputs: Any) -> Any:
@@ -120,7 +134,7 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         model = self.ref_model or self.model
         bare = self.accelerator.unwrap_model(model)
         apart = sharing_if_asked(bare, self.stage.config) if self.ref_model else use_adapter(bare, REFERENCE)
-        with torch.no_grad(), apart:
+        with self._still(), apart:
             scores = self._scores(model, batch)
         freeze_below(self.model, self.layers)  # pyright: ignore[reportArgumentType]  # PEFT's switch thaws all blocks
         return scores
@@ -137,21 +151,17 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         how: dict[str, Any] = {"do_sample": True, "temperature": section.temperature, "top_k": 0, "top_p": 1.0}
         how |= {"max_new_tokens": section.max_tokens, "eos_token_id": self.eos_token_ids, "pad_token_id": self.fill}
         ids, mask = (part.to(self.accelerator.device) for part in padded(prompts, self.fill, "left"))
-        self.model.eval()  # pyright: ignore
-        with torch.no_grad(), torch.random.fork_rng(), self.accelerator.autocast():
+        with self._still(), torch.random.fork_rng(), self.accelerator.autocast():
             torch.manual_seed(seed)
             config = GenerationConfig(**how, disable_compile=True)
             made = self.playing.generate(input_ids=ids, attention_mask=mask, generation_config=config)
-        self.model.train()  # pyright: ignore
         return [_ended(row, self.eos_token_ids) for row in made[:, ids.size(1) :].tolist()]
 
     def score(self, texts: list[Scored]) -> list[float]:
         """The log-probability of each text behind its prompt, by the weights as they stand."""
         size = self.stage.config.batch_size
-        self.model.eval()  # pyright: ignore
-        with torch.no_grad(), self.accelerator.autocast():
+        with self._still(), self.accelerator.autocast():
             parts = [self._score(texts[start : start + size]) for start in range(0, len(texts), size)]
-        self.model.train()  # pyright: ignore
         return [one for part in parts for one in part]
 
     def _score(self, texts: Sequence[Scored]) -> list[float]:
@@ -224,7 +234,7 @@ def build(policy: Any, stage: GrpoStage, job: Job) -> EpisodeGRPOTrainer:
         "shuffle_dataset": False,
         "temperature": section.temperature,
         "max_completion_length": section.max_tokens,
-        "beta": section.beta or 1.0,  # TRL makes no reference for none; ours is also for the log
+        "beta": section.beta or float(section.log_kl),  # TRL makes a reference where this is above 0
         "loss_type": "dapo",
     }
     trainer = EpisodeGRPOTrainer(
