@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +152,7 @@ def scored(choices: list[ReadingChoice], grammar: Grammar) -> dict[str, Any]:
         "balanced_accuracy": None if both is None else both / 2,
         **_share("kept", kept, len(helpful)),
         **_share("dropped", dropped, len(useless)),
-        "usage": asdict(sum((one.usage for one in choices), Usage())),
+        "usage": sum((one.usage for one in choices), Usage()).shown,
     }
 
 

@@ -7,7 +7,6 @@ import asyncio
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -117,7 +116,7 @@ def build(
             "label": label_facts(config, folder.counts, searches.failed),
             "source": {
                 "runs": [generation_facts(source) for source in sources],
-                "usage": asdict(usage),
+                "usage": usage.shown,
                 "question_sources": dict(folder.sources.most_common()),
             },
             "credit": diagnostics.report(),

@@ -7,7 +7,9 @@ written back. Training rows are in `steprag.records.training_rows`, turns of con
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from typing_extensions import TypedDict
@@ -16,6 +18,8 @@ OMITTED = "omitted"
 """Key of a dataclass field's metadata: where the field is None, its JSON object lacks it."""
 COUNTABLE = 2**53
 """Counts above it are not exact as floats."""
+NANO = 1_000_000_000
+"""`Usage.charged` of a dollar."""
 
 
 def omitted() -> Any:
@@ -33,21 +37,31 @@ class Message(TypedDict):
 @dataclass(frozen=True)
 class Usage:
     """What requests cost. `cached_tokens` is the part of `prompt_tokens` that the engine says it did not compute
-    again.
+    again. `estimated`: how many of the calls did not report their tokens, which are estimated from the text.
+    `charged`: what the endpoint itself says it charged, in billionths of a dollar. Both are None where there is none.
     """
 
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    estimated: int | None = omitted()
+    charged: int | None = omitted()
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.calls + other.calls,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_tokens + other.cached_tokens,
-        )
+        return Usage.total((vars(self).values(), vars(other).values()))
+
+    @classmethod
+    def total(cls, usages: Iterable[Iterable[int | None]]) -> Usage:
+        """The sum of usages, each given by its fields in their order; those at the end may be absent."""
+        told = ([count for count in counts if count is not None] for counts in zip_longest(*usages))
+        sums: list[Any] = [sum(counts) if counts else None for counts in told]
+        return cls(*sums)
+
+    @property
+    def shown(self) -> dict[str, int]:
+        """The fields by name, without those that are None."""
+        return {name: count for name, count in vars(self).items() if count is not None}
 
 
 @dataclass(frozen=True)

@@ -225,7 +225,7 @@ class Adaptation:
         for name, words in {"questions": "questions", "trees": "attempts at them, to learn from"}.items():
             manifest = read_manifest(self.out / name)
             if spent := manifest.get("spent"):
-                use = Usage(*(spent[key] for key in vars(Usage())))
+                use = Usage(**{key: spent[key] for key in vars(Usage()) if key in spent})
                 told[f"used for {words}"] = self.bill(use)
                 if name == "questions":
                     told["used for each question that passed"] = self._each(use, sum(manifest["counts"].values()))
@@ -233,7 +233,7 @@ class Adaptation:
 
     def _each(self, use: Usage, passed: int) -> str:
         """The bill of each of the questions that passed, or will."""
-        bill = self.bill(Usage(*(round(key / passed) for key in vars(use).values())), digits=4)
+        bill = self.bill(Usage(*(round(key / passed) for key in use.shown.values())), digits=4)
         return f"{bill}; {100 * passed / use.calls:.1f} such questions per 100 calls"
 
     def bill(self, use: Usage, digits: int = 2) -> str:

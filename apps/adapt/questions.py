@@ -98,7 +98,7 @@ class QuestionsConfig(StageConfig):
             return Usage()
         times, found, reply = (2 * self.tries, FOUND, self.policy.max_tokens) if most else LIKELY
         uses = [(writers.use_of(hops, hops * found, reply), times * n) for (_, hops), n in self.quotas().items()]
-        return Usage(*(round(sum(getattr(use, key) * count for use, count in uses)) for key in vars(Usage())))
+        return Usage(*(round(sum(getattr(use, key) * count for use, count in uses)) for key in Usage().shown))
 
 
 def main(argv: list[str]) -> int:
@@ -295,7 +295,7 @@ class QuestionMaker:
 
     def _told(self, made: Sequence[MadeQuestion], kept: Sequence[MadeQuestion]) -> dict[str, Any]:
         spent: Mapping[str, int] = self.run.manifest.get("spent", {})
-        usage = {key: spent.get(key, 0) for key in vars(Usage())}
+        usage = {key: spent.get(key, 0) for key in Usage().shown}
         gates, documents = Counter(one.gate for one in made), self.graph.documents
         return {
             "writer": "policy" if self.config.by_policy else "templates", "documents": len(set(documents)),

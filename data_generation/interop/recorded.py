@@ -24,6 +24,7 @@ from steprag.console.progress import say
 from steprag.engines.templates import rendered
 from steprag.errors import PART_DONE, ConfigError, DataError, StepFormatError, quoted
 from steprag.extras import code_hash, function_at
+from steprag.policy.gate import with_estimates
 from steprag.policy.replies import CUT, reasoning_of, text_of, usage_of
 from steprag.records.inputs import read_questions
 from steprag.records.json_text import decoded
@@ -205,7 +206,8 @@ class CallFolder:
             if not messages or messages[-1].role == "system":
                 raise ValueError("nothing is asked")
             choices = [(said(one["message"]), one) for one in reply["choices"]]
-            usage = usage_of(reply.get("usage"))
+            chars = sum(len(one.written) for one in messages), sum(len(one.written) for one, _ in choices)
+            usage = with_estimates(usage_of(reply.get("usage")), *chars)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             self.counts[f"left out: {error}" if isinstance(error, ValueError) else "left out: no chat"] += 1
             return

@@ -138,7 +138,7 @@ def scored(
         "unread": len(verdicts) - len(read),
         "failed": failed,
         "unanswered": unanswered,
-        "usage": vars(sum((one.usage for one in verdicts), Usage())),
+        "usage": sum((one.usage for one in verdicts), Usage()).shown,
     }
 
 

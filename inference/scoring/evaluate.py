@@ -76,7 +76,7 @@ def evaluate(run: Path) -> dict[str, Any]:
         "seconds": episode_seconds(run / "metrics.jsonl"),
         "finish": dict(Counter(one.finish for one in each).most_common()),
         "by_type": _by_type(each),
-        "usage": vars(usage),
+        "usage": usage.shown,
         **quality_of(each, told, bert),
     }
     write_json(run / "metrics.json", scores)

@@ -54,7 +54,7 @@ _Row = (
     | tuple[StrictStr, StrictStr, _Logprobs | None, StrictStr]
 )
 _REPLY = TypeAdapter(Annotated[list[_Row], Field(min_length=1)], config=_LATER)
-_Used = tuple[_Count, _Count, _Count, _Count]
+_Used = tuple[_Count, _Count, _Count, _Count] | tuple[_Count, _Count, _Count, _Count, _Count | None, _Count | None]
 _USAGE, _USAGES = TypeAdapter(_Used, config=_LATER), TypeAdapter(list[_Used], config=_LATER)
 _Hit = tuple[StrictStr, float | None] | tuple[StrictStr, float | None, StrictStr, StrictStr]
 _FOUND = TypeAdapter(list[_Hit], config=_LATER)
@@ -149,7 +149,7 @@ class JournalReader:
         query = f"SELECT question, role, {joined} FROM calls WHERE usage IS NOT NULL GROUP BY question, role"
         for question_id, role, rows in self._db.rows(query):
             counts = self._read(_USAGES, rows, f"the usage of a call of {question_id}")
-            yield question_id, role, Usage(*map(sum, zip(*counts, strict=True)))
+            yield question_id, role, Usage.total(counts)
 
     @property
     def lost(self) -> int:

@@ -16,6 +16,7 @@ import json
 from collections.abc import Collection, Container
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -132,7 +133,7 @@ class Journal(JournalReader):
     def replied(self, question_id: str, key: CallKey, sample: Sample) -> None:
         """Keeps the reply to a call and counts its cost; it is on the disk when this returns."""
         reply = json.dumps(list(map(_row, sample.completions)), ensure_ascii=False)
-        usage = json.dumps(list(vars(sample.usage).values()))
+        usage = json.dumps([*vars(sample.usage).values()][: None if len(sample.usage.shown) > 4 else 4])
         self._db.write(f"UPDATE calls SET reply = ?, usage = ? WHERE {_THIS}", reply, usage, question_id, *key)
         self.spending.add(key[0], sample.usage, question_id)
 
@@ -241,9 +242,7 @@ class QuestionCalls:
         async with gate.turn(chars), self._journal.spending.request(role, most):
             if self._journal.closing:
                 raise self._journal.fatal or asyncio.CancelledError
-            sample = await self._sent(key, request)
-            gate.settle(chars, sample.usage)
-            return sample
+            return await self._sent(key, partial(gate.metered, chars, request))
 
     async def _sent(self, key: CallKey, request: Request) -> Sample:
         self._journal.sent(self._id, key)

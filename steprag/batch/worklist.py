@@ -176,7 +176,7 @@ async def process_questions(
                     counts = keep(result)
                     if message := refusals.add(results.kind.said(result), counts.get("reasoning", 0)):
                         say(f"{label}: {message}")
-                    run.note(event="done", **took, **vars(result.usage))
+                    run.note(event="done", **took, **result.usage.shown)
                 progress.advance(notes=_notes(failed, spending))
 
         def write_progress() -> None:

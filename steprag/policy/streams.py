@@ -78,6 +78,11 @@ def _unwrapped(reply: object) -> object:
     return {"usage": reply.get("usage"), **inner} if inner else reply
 
 
+def _told(usage: object) -> dict[str, Any]:
+    """The counts that a usage reports; those of another kind, or 0, report nothing."""
+    return {key: value for key, value in usage.items() if value} if isinstance(usage, Mapping) else {}
+
+
 def _json(text: bytes) -> object:
     """The text's value. Raises ValueError, which quotes a page that stands in its place, or RecursionError."""
     try:
@@ -173,7 +178,10 @@ class ChunkedReply:
         chunk = _unwrapped(chunk)
         if not isinstance(chunk, Mapping):
             raise ValueError("a chunk is no object")
+        usage = {**_told(self._head.get("usage")), **_told(chunk.get("usage"))}  # the prompt's may come first
         self._head |= {key: value for key, value in chunk.items() if key != "choices" and value}
+        if usage:
+            self._head["usage"] = usage
         choices = chunk.get("choices") or ()  # the last chunk holds the usage alone
         if not isinstance(choices, list | tuple) or not all(isinstance(choice, Mapping) for choice in choices):
             raise ValueError("a chunk without choices")

@@ -76,7 +76,7 @@ def step_finished(
     """A step is taken. `given`: a person wrote it, or it was taken over from the turn that this one forks. Usage and
     seconds are there where they were measured in this telling.
     """
-    measured = {} if usage is None or seconds is None else {"usage": vars(usage), "seconds": round(seconds, 3)}
+    measured = {} if usage is None or seconds is None else {"usage": usage.shown, "seconds": round(seconds, 3)}
     return {"type": "step.finished", "step": place, "action": step.action, "content": step.content, "text": step.text,
             "given": given, **measured}  # fmt: skip
 
@@ -113,7 +113,7 @@ def answer(content: str, sources: Sequence[Citation], lacks: str | None = None) 
 
 def finished(finish: str, usage: Usage, seconds: float, refused: str | None = None) -> Event:
     """The episode is over: `finish` is "answer", or why its last completion was refused."""
-    said = {"type": "turn.finished", "finish": finish, "usage": vars(usage), "seconds": round(seconds, 3)}
+    said = {"type": "turn.finished", "finish": finish, "usage": usage.shown, "seconds": round(seconds, 3)}
     return said if refused is None else {**said, "refused": refused}
 
 

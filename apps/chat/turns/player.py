@@ -228,4 +228,4 @@ def _source(passages: tuple[Passage, ...]) -> str:
 
 
 def _difference(after: Usage, before: Usage) -> Usage:
-    return Usage(*(late - early for late, early in zip(vars(after).values(), vars(before).values(), strict=True)))
+    return Usage(**{name: count - before.shown.get(name, 0) for name, count in after.shown.items()})
