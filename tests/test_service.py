@@ -413,6 +413,20 @@ def test_a_server_that_fails_for_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
         asyncio.run(source.search("Lima", 1))
 
 
+@pytest.mark.parametrize("part", [
+    {"result": []}, {"result": [None]}, {"result": [*found("Lima")["result"], *found("Peru")["result"]]},
+    {**found("Lima"), "error": "one shard is loading"}, {**found("Lima"), "timed_out": True},
+])  # fmt: skip
+def test_a_reply_in_part_is_asked_for_again(part: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steprag.net.bounded_http.FIRST_WAIT", 0.01)
+    replies = iter([part, found("Peru"), part, part, part])
+    with foreign(lambda _: (200, next(replies))) as endpoint:
+        source = open_retriever(endpoint.url, quick())
+        assert asyncio.run(source.search("Lima", 1))[0].title == "Peru"
+        with pytest.raises(RetrieverError, match="answers in part: .* .tried 3 times"):
+            asyncio.run(source.search("Lima", 1))
+
+
 @pytest.mark.parametrize(("reply", "kind", "words"), [
     ((422, {"detail": "too many"}), RetrieverError, "422 too many"),
     ((200, {"results": []}), RetrieverError, """not Search-R1's: 'result'; it begins '{"results": ..}'"""),

@@ -10,6 +10,7 @@ import json
 import re
 import secrets
 import time
+import zlib
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -25,6 +26,7 @@ from steprag.console.progress import say
 from steprag.net.bounded_http import HIDDEN, LEAST_SECRET, REPLY_BYTES, BoundedClient
 from steprag.net.hosts import listen, url_of
 from steprag.policy.streams import reply_in
+from steprag.policy.tool_calls import odd_calls
 from steprag.records.jsonl import LineJournal, as_utf8
 from steprag.runs.run import open_run
 from steprag.web.app import ApiError, tell_errors
@@ -37,8 +39,12 @@ COMPLETIONS = "chat/completions"
 """The path below /v1 whose calls are kept."""
 KEYS = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie")
 """Headers whose values are passed on and never kept."""
-OWN = frozenset({"host", "content-length", "connection", "accept-encoding", "content-encoding", "transfer-encoding"})
+WARNINGS = 50
+"""Different oddities of replies that are said."""
+OWN = frozenset({"host", "content-length", "connection", "accept-encoding", "transfer-encoding"})
 """Headers of one connection; all others are passed on."""
+PACKED = frozenset({"gzip", "x-gzip", "deflate"})
+"""Encodings of a request that are read; the body passes as it is."""
 
 
 async def serve_record(upstream: str, out: Path, port: int, seconds: float) -> None:
@@ -76,6 +82,13 @@ class CallRecorder:
     client: BoundedClient
     journal: LineJournal
     counts: Counter[str] = field(default_factory=Counter)
+    warned: set[str] = field(default_factory=set)
+
+    def warn(self, problem: str) -> None:
+        """Says what is odd in a reply, the same once: trees are made of it later, when nobody can ask again."""
+        if problem not in self.warned and len(self.warned) < WARNINGS:
+            self.warned.add(problem)
+            say(f"record: {problem}")
 
     async def forward(self, request: Request) -> Response:
         """The upstream's reply as it is; 502 or 504, in the API's shape, where there is none."""
@@ -120,6 +133,22 @@ class _Passing(StreamingResponse):
             await super().__call__(*asgi)
 
 
+def _unpacked(body: bytes, encoding: str) -> bytes:
+    """A request's body. Raises ValueError where it is packed in a way that is not read, damaged or too long."""
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in PACKED:
+        raise ValueError(f"it is packed as {encoding[:40]!r}")
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        content = stream.decompress(body, REPLY_BYTES)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not stream.eof:
+        raise ValueError(f"it is torn, or unpacks to more than {REPLY_BYTES:,} bytes")
+    return content
+
+
 class KeptCall:
     """One call while it runs; `end` writes its line, once. `over`: it is written, or not to be kept."""
 
@@ -129,6 +158,7 @@ class KeptCall:
         values = [request.headers.get(name, "") for name in KEYS]
         words = {word for value in values for word in (value, value.partition(" ")[2]) if len(word) >= LEAST_SECRET}
         self._secrets = sorted(words, key=len, reverse=True)
+        self._encoding = request.headers.get("content-encoding", "identity").strip().lower()
         self.over, self.parts = False, list[bytes]()
 
     async def pieces(self, status: int, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -155,13 +185,15 @@ class KeptCall:
         self.over, told = True, list[object]()
         for what, content in (("request", self._body), ("reply", b"".join(self.parts))):
             try:
-                value = reply_in(content) if what == "reply" else json.loads(content)
+                value = reply_in(content) if what == "reply" else json.loads(_unpacked(content, self._encoding))
                 if not isinstance(value, dict):
                     raise ValueError("it is no JSON object")
                 told.append(value)
             except (ValueError, RecursionError) as problem:
                 told.append(None)
                 error = error or f"the {what} cannot be read: {problem}"
+        for odd in odd_calls(*told) if status < 400 else ():
+            self._recorder.warn(odd)
         row = {
             "id": secrets.token_hex(8), "time": self._time, "seconds": round(time.monotonic() - self._begun, 3),
             "status": status, "left": left, "error": error or None, "request": told[0] or {}, "reply": told[1],

@@ -26,6 +26,7 @@ from steprag.errors import PART_DONE, ConfigError, DataError, StepFormatError, q
 from steprag.extras import code_hash, function_at
 from steprag.policy.gate import with_estimates
 from steprag.policy.replies import CUT, reasoning_of, text_of, usage_of
+from steprag.policy.tool_calls import calls_of
 from steprag.records.inputs import read_questions
 from steprag.records.json_text import decoded
 from steprag.records.jsonl import existing, file_hash, read_records, write_records
@@ -91,7 +92,7 @@ def said(message: dict[str, Any]) -> SaidMessage:
         if isinstance(part, dict) and part.get("type", "text") not in ("text", "output_text"):
             raise ValueError(f"a message shows a part of type {quoted(part.get('type'))}")
     calls = []
-    for function in (call["function"] for call in message.get("tool_calls") or ()):
+    for function in (call["function"] for call in calls_of(message)):
         told = function.get("arguments") or "{}"
         if not isinstance(value := decoded(told) if isinstance(told, str) else told, dict):
             raise ValueError("the arguments of a tool's call are no JSON object")

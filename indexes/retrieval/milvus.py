@@ -187,13 +187,21 @@ class CollectionIndex:
                 consistency_level=STRONG,
             )
         scores, rows = np.full((len(x), depth), -np.inf), np.full((len(x), depth), -1)
-        for query, hits in enumerate(found):
-            for place, hit in enumerate(hits):
-                row = int(hit["entity"]["row"])
-                if row != FACTS_ROW:
-                    scores[query, place], rows[query, place] = hit["distance"], row
-                    self._passages.keep(row, hit["entity"])
+        try:
+            for query, hits in zip(range(len(x)), found, strict=True):
+                for place, hit in enumerate(hits):
+                    row = int(hit["entity"]["row"])
+                    if row != FACTS_ROW:
+                        scores[query, place], rows[query, place] = hit["distance"], row
+                        self._passages.keep(row, hit["entity"])
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise self._in_part(f"{type(error).__name__} {error}") from None
+        if np.isnan(scores).any():
+            raise self._in_part("a score is no number")
         return scores, rows
+
+    def _in_part(self, why: str) -> RetrieverError:
+        return RetrieverError(f"{self._address.uri}/{self._address.collection}: a reply that is not whole: {why}")
 
 
 def open_milvus(

@@ -26,13 +26,23 @@ FINGERPRINT = "X-StepRAG-Index"
 """Header in which the service names what it searches."""
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses after which a request is sent again."""
+INCOMPLETE = ("timed_out", "terminated_early", "partial", "is_partial", "error", "errors")
+"""Keys of a reply of status 200 that say that it is not whole."""
+ANSWERED = {"_shards": ("successful", "skipped"), "_clusters": ("successful",)}
+"""Elasticsearch's counts of `total`: which of them have answered. A shard is skipped that holds nothing of the query, a
+cluster that cannot be reached.
+"""
 CONNECTIONS = 64
+
+
+class PartialReply(Exception):
+    """A reply that holds a part of what there is. It is asked for again: taken for whole, it would be kept for ever."""
 
 
 class RemoteRetriever:
     """Searches by HTTP. For one event loop at a time; requests of many searches are in flight at once."""
 
-    _route, _speaks = "/retrieve", "Search-R1's"
+    _route, _speaks, _options = "/retrieve", "Search-R1's", ""
 
     def __init__(self, url: str, config: RetrieverConfig) -> None:
         """Asks the service what it is. Raises ConfigError where none answers, refuses the token, or does not fit."""
@@ -106,13 +116,14 @@ class RemoteRetriever:
             client = self._open()
             try:
                 async with self._free:  # waiting for a free connection is no loss
-                    reply = await client.post(self._url + self._route, body)
-            except aiohttp.ClientError as error:
-                problem, headers = _reason(error), {}
-            else:
+                    reply = await client.post(self._url + self._route + self._options, body)
                 if reply.status not in AGAIN:
                     return self._passages(reply, top_k)
                 problem, headers = _complaint(reply), reply.headers
+            except aiohttp.ClientError as error:
+                problem, headers = _reason(error), {}
+            except PartialReply as error:
+                problem, headers = f"answers in part: {error}", {}
             if attempt < self._config.retries:
                 await asyncio.sleep(pause(attempt, headers))
         raise RetrieverError(f"{self._url}: {problem} (tried {self._config.retries + 1} times)")
@@ -148,10 +159,13 @@ class RemoteRetriever:
         if reply.headers.get(FINGERPRINT, self.fingerprint) != self.fingerprint:
             raise ConfigError(f"{self._url} serves another index than when it was opened; start the run again")
         try:
-            rows = list(self._rows(decoded(reply.content, finite=False))[:top_k])
+            told = decoded(reply.content, finite=False)
+            if lacks := lacking(told):
+                raise PartialReply(lacks)
+            rows = list(self._rows(told)[:top_k])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            told = f"{error}; it begins {quoted(reply.content[:200].decode(errors='replace'))}"
-            raise RetrieverError(f"{self._url}: a reply that is not {self._speaks}: {told}") from None
+            why = f"{error}; it begins {quoted(reply.content[:200].decode(errors='replace'))}"
+            raise RetrieverError(f"{self._url}: a reply that is not {self._speaks}: {why}") from None
         kept: list[Passage] = []
         problem = ""
         for item in rows:
@@ -168,11 +182,26 @@ class RemoteRetriever:
 
     def _rows(self, told: Any) -> list[Any]:
         """What was found for the one query of a reply."""
-        (found,) = told["result"]
-        return found
+        found = told["result"]
+        if isinstance(found, list) and (len(found) != 1 or found[0] is None):
+            raise PartialReply(f"{len(found)} lists of results, or an empty one, for one query")
+        return found[0]
 
     def _refused(self) -> ConfigError:
         return ConfigError(f"{self._url} refuses the token: put its token in {self._config.token_env}")
+
+
+def lacking(told: Any) -> str:
+    """What a reply says that it lacks: shards or clusters that failed, time that was over; empty where it is whole."""
+    if not isinstance(told, dict):
+        return ""
+    says = [key for key in INCOMPLETE if told.get(key)]
+    for key, answered in ANSWERED.items():
+        counts = told.get(key) or {}
+        done = sum(counts.get(name) or 0 for name in answered)
+        if done < (counts.get("total") or 0) or any(counts.get(name) for name in ("failed", "partial", "running")):
+            says.append(f"{key} {quoted(counts)}")
+    return "; ".join(says)
 
 
 def check_alone(config: RetrieverConfig, place: str, to: str) -> None:

@@ -16,6 +16,7 @@ from steprag.errors import quoted
 from steprag.policy.protocols import Listener, Policy, Streaming
 from steprag.policy.refusals import page_words
 from steprag.policy.replies import LONGEST, message_of, reasoning_of, text_of, without_end
+from steprag.policy.tool_calls import ToolCalls, calls_of
 from steprag.records.jsonl import as_utf8
 from steprag.types import Message, Sample
 
@@ -165,7 +166,7 @@ class ChunkedReply:
         self._choices: dict[int, dict[str, Any]] = {}
         self._texts: dict[int, tuple[list[str], list[str]]] = {}
         self._whole: dict[int, Mapping[str, Any]] = {}
-        self._calls: dict[int, dict[int, dict[str, Any]]] = {}
+        self._calls: dict[int, ToolCalls] = {}
         self._length, self._odd = 0, ""
 
     def add(self, chunk: object) -> None:
@@ -208,25 +209,9 @@ class ChunkedReply:
         texts, thoughts = self._texts.setdefault(index, ([], []))
         texts.append(text)
         thoughts.append(reasoning)
-        self._add_calls(self._calls.setdefault(index, {}), message.get("tool_calls"))
+        self._length += self._calls.setdefault(index, ToolCalls()).add(calls_of(message))
         if self._heard and text and index == next(iter(self._choices)):
             self._heard.add(text)
-
-    def _add_calls(self, known: dict[int, dict[str, Any]], pieces: Any) -> None:
-        """Adds pieces of tool calls: the first of a call names it, its arguments come in any number."""
-        for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
-            told = piece.get("function") if isinstance(piece, Mapping) else None
-            if not isinstance(told, Mapping):
-                raise ValueError("a call of a tool is no object with a function")
-            said = {key: told.get(key) or "" for key in ("name", "arguments")}
-            if not all(isinstance(text, str) for text in said.values()):
-                raise ValueError("a call of a tool whose name or arguments are no text")
-            at = index if isinstance(index := piece.get("index"), int) else place
-            call = known.setdefault(at, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
-            call["id"] = piece.get("id") or call["id"]
-            for key, text in said.items():
-                call["function"][key] += text
-                self._length += len(text)
 
     def reply(self) -> dict[str, Any]:
         """The reply; a choice without a finish_reason ended with the stream. Raises ValueError where it broke off."""
@@ -236,8 +221,8 @@ class ChunkedReply:
         choices = []
         for (index, choice), (texts, thoughts) in zip(self._choices.items(), self._texts.values(), strict=True):
             message: dict[str, Any] = {"content": "".join(texts), "reasoning_content": "".join(thoughts)}
-            if calls := self._calls.get(index):
-                message["tool_calls"] = [call for _, call in sorted(calls.items())]
+            if index in self._calls and (calls := self._calls[index].calls):
+                message["tool_calls"] = calls
             whole = message if any(message.values()) else self._whole.get(index, message)
             choices.append({"finish_reason": "unknown", **choice, "message": whole})
         return {**self._head, "choices": choices}
