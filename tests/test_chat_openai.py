@@ -581,6 +581,34 @@ def test_clients_that_show_no_annotations_can_have_links_in_the_answer(stream: b
     assert len(content.splitlines()) == 6
 
 
+PREFIX = "/user/me/proxy/8300"
+
+
+@pytest.mark.parametrize(("headers", "strips", "root"), [
+    ({"X-Forwarded-Prefix": PREFIX}, True, PREFIX), ({"X-Forwarded-Prefix": f"{PREFIX}/"}, False, PREFIX),
+    ({"X-Forwarded-Context": PREFIX}, True, PREFIX), ({"X-Forwarded-Prefix": "/outer, /inner"}, True, "/outer/inner"),
+    ({"X-Forwarded-Prefix": "//evil.example"}, True, ""), ({"X-Forwarded-Prefix": "/a/../b"}, True, ""),
+    ({"X-Forwarded-Prefix": '/a";x'}, True, ""), ({}, True, ""),
+])  # fmt: skip
+def test_a_proxy_may_offer_the_service_below_a_path(headers: dict[str, str], strips: bool, root: str) -> None:
+    with chat(working()) as served:
+        at = "" if strips else root
+        asked = {"model": "agent", "messages": [{"role": "user", "content": "Which?"}]}
+        reply = served.client.post(f"{at}/v1/chat/completions", json=asked, headers=headers)
+        link = reply.json()["choices"][0]["message"]["annotations"][0]["url_citation"]["url"]
+        assert link.startswith(f"{served.url}{root}/sources/")
+        assert httpx2.get(f"{served.url}{at}{link.removeprefix(served.url + root)}", headers=headers).status_code == 200
+        shell = httpx2.get(f"{served.url}{at}/", headers=headers).text
+        named = re.findall(r'(?:href|src)="([^"]+)"', shell)
+        assert not any(address.startswith("/") for address in named)
+        assert {httpx2.get(f"{served.url}{at}/{one}", headers=headers).status_code for one in named} == {200}
+        signed = httpx2.post(f"{served.url}{at}/api/session", json={"token": TOKEN}, headers=headers)
+        assert signed.headers["set-cookie"].endswith(f"; Path={root or '/'}")
+        assert httpx2.get(f"{served.url}{at}/v1/models", headers=headers).status_code == 401
+        told = served.client.get(f"{at}/v1/chat/completions", headers=headers)
+        assert (told.status_code, told.json()["error"]["code"]) == (405, "not_found")
+
+
 def test_a_passage_that_attacks_stays_text_on_its_page_and_in_other_clients() -> None:
     attack = "<img src=x onerror=alert(1)> ![](https://evil.example/?q=1) {title} <script>alert(1)</script>"
     world = DictRetriever((Passage("1", attack, f"{attack} Tirana is the capital of Albania."),))
@@ -597,7 +625,7 @@ def test_a_passage_that_attacks_stays_text_on_its_page_and_in_other_clients() ->
     for text in (message["reasoning"], message["content"]):
         assert "![" not in text
     assert "<" not in message["reasoning"]
-    assert re.findall(r"<(?:img|script)[^>]*>", page) == ['<script src="/page/theme.js">']
+    assert re.findall(r"<(?:img|script)[^>]*>", page) == ['<script src="../../../page/theme.js">']
     assert "{title}" in page
 
 

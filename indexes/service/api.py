@@ -18,6 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
+from starlette.routing import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from indexes.config import LimitsConfig
@@ -274,7 +275,7 @@ class _Noting:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path = scope["path"]
+        path = get_route_path(scope)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":

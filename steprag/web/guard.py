@@ -14,6 +14,7 @@ from typing import Any
 
 from fastapi import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from steprag.net.hosts import stranger
@@ -24,6 +25,9 @@ POLICY = (
     "trusted-types 'none'"
 )
 """The Content-Security-Policy of our pages: their own files alone, and no text that becomes markup."""
+PREFIXES = ("x-forwarded-prefix", "x-forwarded-context", "x-proxycontextpath", "x-script-name")
+"""Headers in which proxies name the path that they offer a service below: Traefik's, JupyterHub's, others'."""
+PREFIX = re.compile(r"(?:/(?!\.)[\w.~%@:+-]{1,200}){1,20}", re.ASCII)
 HEADERS = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
@@ -64,9 +68,11 @@ class Access:
         """Whether this is the token; takes as long for every wrong one."""
         return hmac.compare_digest(token.encode(), self.token.encode())
 
-    def set_cookie(self) -> str:
-        """The header's value that signs a browser in until it is closed."""
-        return f"{self.cookie}={self.session()}; HttpOnly; SameSite=Strict; Path=/"
+    def set_cookie(self, root: str) -> str:
+        """The header's value that signs a browser in until it is closed. `root`: the path below which a proxy offers
+        the service; other people's services may lie beside it, and are not to get the cookie.
+        """
+        return f"{self.cookie}={self.session()}; HttpOnly; SameSite=Strict; Path={root or '/'}"
 
 
 class Guard:
@@ -77,12 +83,15 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope.get("headers", ())}
-        if scope["type"] == "websocket" and _refusal(self._access, scope["path"], headers):
+        if scope["type"] == "websocket" and _refusal(self._access, get_route_path(scope), headers):
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: 403
             return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+
+        scope = _below(_prefix(headers), scope)
+        path = get_route_path(scope)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -91,13 +100,29 @@ class Guard:
                 message["headers"] = [*own, *((name, value) for name, value in HEADERS if name not in kept)]
             await send(message)
 
-        if refusal := _refusal(self._access, scope["path"], headers):
+        if refusal := _refusal(self._access, path, headers):
             await _reply(*refusal)(scope, receive, sending)
             return
         # as health checks ask; the server leaves the body out. Streams and what goes on to another server stay out
-        if scope["method"] == "HEAD" and not re.search(r"/events/?\Z|\A/v1/(?!models)", scope["path"]):
+        if scope["method"] == "HEAD" and not re.search(r"/events/?\Z|\A/v1/(?!models)", path):
             scope = {**scope, "method": "GET"}
-        await self._app(scope, bounded(receive, self._access.longest(scope["path"])), sending)
+        await self._app(scope, bounded(receive, self._access.longest(path)), sending)
+
+
+def _prefix(headers: dict[str, str]) -> str:
+    """The path below which a proxy offers the service, as its headers say; empty where they name none."""
+    told = next((value for name in PREFIXES if (value := headers.get(name))), "")
+    prefix = "".join(part.strip().rstrip("/") for part in told.split(","))  # several proxies, the outermost first
+    return prefix if PREFIX.fullmatch(prefix) else ""
+
+
+def _below(prefix: str, scope: Scope) -> Scope:
+    """The request as ASGI has it of an application below a path, whether the proxy took the path off or not."""
+    root, path = scope.get("root_path", ""), scope["path"]
+    if not prefix or root.startswith(prefix):
+        return scope
+    path = path if f"{path}/".startswith(f"{prefix}/") else prefix + path
+    return {**scope, "root_path": prefix + root, "path": path}
 
 
 def _refusal(access: Access, path: str, headers: dict[str, str]) -> tuple[int, str, str] | None:

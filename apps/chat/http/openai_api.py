@@ -15,6 +15,7 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from starlette.routing import get_route_path
 
 from apps.chat.http.completion_request import SOURCE_LIST, CompletionBody
 from apps.chat.http.reasoning import Reasoning, inert, reasoning_of
@@ -52,11 +53,12 @@ def openai_routes(service: ChatService) -> APIRouter:
     _add_completions(router, service)
 
     async def unknown(request: Request) -> Response:
+        path = get_route_path(request.scope)
         told = (
-            f"{request.method} {quoted(request.url.path)} is not served; ask POST {SERVED}, or GET /v1/models (a "
+            f"{request.method} {quoted(path)} is not served; ask POST {SERVED}, or GET /v1/models (a "
             "client's base URL ends in /v1)"
         )
-        raise ApiError(405 if request.url.path == SERVED else 404, "not_found", told)
+        raise ApiError(405 if path == SERVED else 404, "not_found", told)
 
     below = [path for root in ROOTS for path in (root, f"{root}/{{path:path}}")]
     for path in (*below, *ENDS, *(f"/{{before:path}}{end}" for end in ENDS)):
