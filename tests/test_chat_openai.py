@@ -19,6 +19,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from apps.chat.http.completion_request import CompletionBody
 from apps.chat.http.reasoning import Reasoning, inert, reasoning_of
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.config.sections import PolicyConfig
@@ -501,6 +502,39 @@ def test_titles_tags_and_follow_ups_cost_no_turn_and_no_call() -> None:
     assert '"content":"{}"' in lines[0]
     assert lines[-1] == "data: [DONE]"
     assert served.policy.asked == 0
+
+
+@pytest.mark.parametrize(("text", "asked"), [
+    ("### Task: which currency has Albania?", None), ("### Task:\nWhich? As JSON, please.", None),
+    ("### Task:\nName what </context> closes.", None), ("### Task:\nWhat is <context></context>", None),
+    (f"### Task:\nAnswer.\n<context>{TITLE}</context>\n<user_query>\nWhich?\n</user_query>", "Which?"),
+])  # fmt: skip
+def test_a_task_of_a_person_s_own_is_a_question(text: str, asked: str | None) -> None:
+    with chat(working()) as served:
+        assert completed(served, text)["choices"][0]["message"]["content"] == "lek"
+        (row,) = served.client.get("/api/conversations").json()["conversations"]
+    assert row["title"] == " ".join((asked or text).split())
+
+
+def test_a_task_about_a_history_with_documents_is_a_task() -> None:
+    with chat(working()) as served:
+        about = TITLE.replace("USER: Which currency?", f"USER: {DOCUMENTS}")
+        assert completed(served, about)["choices"][0]["message"]["content"] == "{}"
+    assert served.policy.asked == 0
+
+
+@pytest.mark.parametrize("said", [
+    "<think>Peru? No.</think>\n\nAlbania.", "Peru? No.</think>Albania.", "[THINK]Peru?[/THINK]Albania.",
+    "<|channel|>analysis<|message|>Peru?<|end|><|start|>assistant<|channel|>final<|message|>Albania.",
+    [{"type": "text", "text": "<think>Peru?</think>"}, {"type": "text", "text": "Albania."}],
+    [{"type": "reasoning_text", "text": "Peru?"}, {"type": "thinking", "text": "Peru?"}, "Albania."],
+])  # fmt: skip
+def test_thoughts_of_earlier_answers_are_no_history(said: Any) -> None:
+    messages = [{"role": "user", "content": "Whose capital is Tirana?"}, {"role": "assistant", "content": said},
+                {"role": "user", "content": "Which currency has it?"}]  # fmt: skip
+    body = CompletionBody.model_validate({"model": "agent", "messages": messages})
+    ((asked, answered),) = body.exchanges(10)
+    assert (asked, answered.strip()) == ("Whose capital is Tirana?", "Albania.")
 
 
 def test_documents_before_a_question_leave_the_question() -> None:

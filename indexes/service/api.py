@@ -18,7 +18,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, Field
-from starlette.routing import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from indexes.config import LimitsConfig
@@ -29,7 +28,7 @@ from steprag.net.hosts import ANY_NAME
 from steprag.records.spellings import as_document
 from steprag.types import Passage
 from steprag.web.app import ApiError, as_json, tell_errors
-from steprag.web.guard import Access, Guard
+from steprag.web.guard import Access, Guard, route_of
 
 ROUTES = frozenset({"/retrieve", "/search", "/batch_search", "/health", "/metrics"})
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -275,7 +274,7 @@ class _Noting:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path = get_route_path(scope)
+        path = route_of(scope)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -19,12 +19,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException as StarletteHTTPException
-from starlette.routing import get_route_path
 from starlette.types import Scope
 
 from steprag.errors import StepragError
 from steprag.net.hosts import is_loopback, own_names, url_of
-from steprag.web.guard import Access, Guard, error_body
+from steprag.web.guard import Access, Guard, error_body, route_of
 from steprag.web.listening import token_in
 
 FREE = ("/", "/page/", "/vendor/", "/healthz", "/api/session")
@@ -159,7 +158,7 @@ def tell_errors(app: FastAPI, malformed_status: dict[str, int] | None = None) ->
         first = error.errors()[0]  # the rest, and what was sent, would only repeat the request
         where = "" if first["type"] == "json_invalid" else ".".join(str(part) for part in first["loc"][1:])
         told = f"{where}: {first['msg'].lower()}" if where else NO_OBJECT
-        path = get_route_path(request.scope)
+        path = route_of(request.scope)
         status = next((status for start, status in statuses.items() if path.startswith(start)), 422)
         return ApiError(status, "malformed", told, param=where or None).reply()
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from fastapi import HTTPException
 from starlette.responses import JSONResponse, Response
-from starlette.routing import get_route_path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from steprag.net.hosts import stranger
@@ -83,7 +82,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope.get("headers", ())}
-        if scope["type"] == "websocket" and _refusal(self._access, get_route_path(scope), headers):
+        if scope["type"] == "websocket" and _refusal(self._access, route_of(scope), headers):
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: 403
             return
         if scope["type"] != "http":
@@ -91,7 +90,7 @@ class Guard:
             return
 
         scope = _below(_prefix(headers), scope)
-        path = get_route_path(scope)
+        path = route_of(scope)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -114,6 +113,11 @@ def _prefix(headers: dict[str, str]) -> str:
     told = next((value for name in PREFIXES if (value := headers.get(name))), "")
     prefix = "".join(part.strip().rstrip("/") for part in told.split(","))  # several proxies, the outermost first
     return prefix if PREFIX.fullmatch(prefix) else ""
+
+
+def route_of(scope: Scope) -> str:
+    """The path of a request as routes name it: without that of the application, which a proxy or a mount adds."""
+    return scope["path"].removeprefix(scope.get("root_path", "")) or "/"
 
 
 def _below(prefix: str, scope: Scope) -> Scope:

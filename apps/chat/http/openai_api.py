@@ -15,7 +15,6 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from starlette.routing import get_route_path
 
 from apps.chat.http.completion_request import SOURCE_LIST, CompletionBody
 from apps.chat.http.reasoning import Reasoning, inert, reasoning_of
@@ -26,7 +25,7 @@ from apps.chat.turns.events import Event, LiveTurn
 from apps.chat.turns.store import TurnRequest
 from steprag.errors import quoted
 from steprag.web.app import ApiError, as_json
-from steprag.web.guard import error_body
+from steprag.web.guard import error_body, route_of
 
 NAME = "agent"
 """The model's name; `agent-MODE` fixes the mode."""
@@ -53,7 +52,7 @@ def openai_routes(service: ChatService) -> APIRouter:
     _add_completions(router, service)
 
     async def unknown(request: Request) -> Response:
-        path = get_route_path(request.scope)
+        path = route_of(request.scope)
         told = (
             f"{request.method} {quoted(path)} is not served; ask POST {SERVED}, or GET /v1/models (a "
             "client's base URL ends in /v1)"
