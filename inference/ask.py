@@ -11,7 +11,6 @@ from contextlib import aclosing
 from indexes import open_retriever
 from inference.best_of import critic_of
 from inference.config import InferConfig, config_of
-from inference.state_value import certain, check_state_value
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic, CriticFiles
 from steprag.agent.open import OpenAgent, make_environment, open_agent
@@ -55,7 +54,6 @@ def check_keys(config: InferConfig) -> None:
 
 async def ask(question: str, index: str, config: InferConfig) -> Episode:
     """Plays the episode and writes each step to standard output. Raises PolicyError and RetrieverError."""
-    check_state_value(config)
     profile = checked_profile(config.prompt, config.policy)
     critic = critic_of(config, profile)
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
@@ -80,7 +78,7 @@ async def played(
     mine = calls.agent(agent)
     turns = rollout(
         mine.environment,
-        certain(config, mine, calls, agent.policy),
+        mine.policy.policy,
         mine.environment.start(question),
         seed=config.seed,
         candidates=config.candidates,
