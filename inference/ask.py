@@ -18,7 +18,8 @@ from steprag.agent.retriever import PLACES
 from steprag.agent.rollout import Moment, Taken, episode_of, rollout
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
-from steprag.config.load import NEWEST, add_options, index_of, parse_arguments
+from steprag.config.load import add_options, parse_arguments
+from steprag.config.recipes import NEWEST, index_of
 from steprag.errors import PART_DONE, ConfigError
 from steprag.policy.traces import traced
 from steprag.types import Episode, Question

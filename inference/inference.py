@@ -47,7 +47,8 @@ from steprag.batch.worklist import (
     report_spending,
     run_interruptible,
 )
-from steprag.config.load import NEWEST, add_options, index_of, parse_arguments
+from steprag.config.load import add_options, parse_arguments
+from steprag.config.recipes import NEWEST, index_of
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE
 from steprag.policy.budget import Spending, prices_of
