@@ -48,7 +48,8 @@ from steprag.batch.worklist import (
     report_spending,
     run_interruptible,
 )
-from steprag.config.load import NEWEST, add_options, config_from, index_of, parse_arguments
+from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.config.recipes import NEWEST, index_of
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.policy.budget import Spending, prices_of

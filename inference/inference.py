@@ -24,7 +24,6 @@ from inference.best_of import check_sampling, critic_of
 from inference.config import InferConfig, config_of
 from inference.scoring.evaluate import evaluate, table
 from inference.scoring.scores import HARNESS
-from inference.state_value import certain, check_state_value
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.compliance import said_in, written
 from steprag.agent.critic import Critic
@@ -48,7 +47,8 @@ from steprag.batch.worklist import (
     report_spending,
     run_interruptible,
 )
-from steprag.config.load import NEWEST, add_options, index_of, parse_arguments
+from steprag.config.load import add_options, parse_arguments
+from steprag.config.recipes import NEWEST, index_of
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE
 from steprag.policy.budget import Spending, prices_of
@@ -96,7 +96,6 @@ async def infer(
     file's data set, `slots` is the number of Ray's processes that answer, 0 for this one.
     """
     check_sampling(config)
-    check_state_value(config)
     everything = read_questions(questions_file, dataset)
     questions = sampled(everything, config.sample, config.seed)[: config.limit]
     questions = share.questions(questions) if share else questions
@@ -113,8 +112,6 @@ async def infer(
             "harness": HARNESS,
             **ids_identity(everything),
         }
-        if config.uncertainty is not None:
-            identity |= {"uncertainty": config.uncertainty}
         if critic:
             identity |= {"critic": critic.hash, "candidates": config.candidates}
         if share:
@@ -187,7 +184,7 @@ async def answering(
             question,
             config.seed,
             mine.environment,
-            certain(config, mine, calls, agent.policy),
+            mine.policy.policy,
             best_of=config.best_of,
             critic=critic.score if critic else None,
             candidates=config.candidates,

@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     config = config_of(InferConfig, given, tell=False)
     questions = sampled(read_questions(chosen_file(given)), config.sample, config.seed)[: config.limit]
-    depth, alike = config.episode.depth, ("episode", "best_of", "candidates", "uncertainty")
+    depth, alike = config.episode.depth, ("episode", "best_of", "candidates")
     max_calls = {"policy": config.best_of * depth * config.candidates}  # an endpoint may give one completion a request
     likely = {"policy": config.best_of * min(depth, LIKELY_STEPS)}
     plan = Forecast(config, questions, None, max_calls, likely, config.candidates,

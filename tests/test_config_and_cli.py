@@ -25,7 +25,8 @@ from preference.config import PairsStageConfig
 from steprag.agent.grammars import GRAMMARS
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import PLACES
-from steprag.config.load import StageConfig, index_of, leaves, load_config
+from steprag.config.load import StageConfig, leaves, load_config
+from steprag.config.recipes import index_of
 from steprag.config.sections import PromptConfig
 from steprag.config.words import HELP
 from steprag.console.progress import Progress

@@ -22,7 +22,7 @@ from apps.reproduce.stages import Pipeline, stage
 from apps.viewer.folders import open_folders
 from inference.scoring.runs_compared import read_run
 from steprag import atlas
-from steprag.config.load import RECIPES
+from steprag.config.recipes import RECIPES
 from steprag.records.jsonl import read_records
 from steprag.runs.run import is_done, read_manifest
 from steprag.tree import Tree

@@ -26,7 +26,8 @@ from apps.reproduce.stages import Contender, Pipeline, Stage, compare, stage
 from data_generation.config import GenerateConfig
 from data_generation.plan import planned
 from steprag.batch.forecast import likely_usage, most_usage
-from steprag.config.load import RECIPES, add_options, config_from, load_config, parse_arguments
+from steprag.config.load import add_options, config_from, load_config, parse_arguments
+from steprag.config.recipes import RECIPES
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Section
 from steprag.console.progress import say
 from steprag.engines.models import EMBEDDED

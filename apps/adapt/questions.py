@@ -29,7 +29,8 @@ from inference.config import GreedyConfig
 from steprag.agent.retriever import Retriever
 from steprag.batch.results import Results
 from steprag.batch.worklist import ask_all, failures_in, model_asked, run_interruptible
-from steprag.config.load import PASSAGES, StageConfig, add_options, config_from, index_of, parse_arguments
+from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
+from steprag.config.recipes import PASSAGES, index_of
 from steprag.config.sections import Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import Progress
 from steprag.engines.models import EMBEDDED

@@ -20,7 +20,7 @@ from steprag.agent.inert import neutralise, without_instructions
 from steprag.agent.judge import asked
 from steprag.agent.open import PASSAGE_TOKENS
 from steprag.agent.profiles import fill
-from steprag.config.load import RECIPES
+from steprag.config.recipes import RECIPES
 from steprag.errors import StepFormatError
 from steprag.policy.protocols import Policy
 from steprag.records.json_text import NotJson, decoded

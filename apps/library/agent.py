@@ -18,7 +18,6 @@ from data_generation.generate import search_one, searcher_for
 from inference.ask import played
 from inference.best_of import critic_of
 from inference.config import InferConfig, config_of
-from inference.state_value import check_state_value
 from preference.config import PairsStageConfig
 from preference.filters import checks, content_reader
 from preference.kept import grounded
@@ -46,7 +45,7 @@ from steprag.types import Question
 
 Config = TypeVar("Config", bound=StageConfig)
 SECTIONS = ("policy", "prompt", "episode", "judge", "search", "reward", "tree", "budget", "label", "pairs", "filters")
-KEYS = ("seed", "critic", "candidates", "uncertainty")
+KEYS = ("seed", "critic", "candidates")
 """Keys beside the sections."""
 
 
@@ -76,7 +75,6 @@ class Agent:
         self._asks, self._grows = _config(InferConfig, given), _config(GenerateConfig, given, tell=False)
         own = {key for key, _ in leaves(PairsStageConfig)}
         self._makes = load_config(PairsStageConfig, None, {key: value for key, value in given.items() if key in own})
-        check_state_value(self._asks)
         self.index = index if isinstance(index, Index) else Index(index)
         self._retriever: Retriever | None = None
         self._players = Held(self._opening)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from apps.chat.serve import asked_for, serve_chat
-from steprag.config.load import index_of
+from steprag.config.recipes import index_of
 from steprag.runs.run import NUMBERED
 
 

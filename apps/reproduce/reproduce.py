@@ -27,7 +27,8 @@ from apps.reproduce.options import fast, lanes_asked, proof_parser, recipe, size
 from apps.reproduce.report import write_report
 from apps.reproduce.stages import Contender, Pipeline, Stage, stage
 from steprag import atlas
-from steprag.config.load import RECIPES, parse_arguments
+from steprag.config.load import parse_arguments
+from steprag.config.recipes import RECIPES
 from steprag.engines.threads import spin_briefly
 from steprag.errors import ConfigError
 from steprag.records.inputs import read_questions

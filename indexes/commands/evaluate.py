@@ -17,7 +17,8 @@ from pydantic import Field
 from indexes import open_retriever
 from steprag.agent.retriever import PLACES, Retriever
 from steprag.batch.datasets import add_question_options, questions_given
-from steprag.config.load import NEWEST, StageConfig, add_options, config_from, index_of, parse_arguments
+from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
+from steprag.config.recipes import NEWEST, index_of
 from steprag.config.sections import Positive, RetrieverConfig
 from steprag.errors import DataError
 from steprag.records.inputs import question_from_row

@@ -11,7 +11,8 @@ from dataclasses import asdict
 from indexes import open_retriever
 from steprag.agent.inert import neutralise
 from steprag.agent.retriever import Retriever, Tooled
-from steprag.config.load import index_of, parse_arguments
+from steprag.config.load import parse_arguments
+from steprag.config.recipes import index_of
 from steprag.errors import ConfigError
 from steprag.records.jsonl import dump_line
 

@@ -51,7 +51,7 @@ class WebResult:
     snippet: str
 
 
-class _Passing(RetrieverError):
+class TransientFailure(RetrieverError):
     """A failure that may be over soon."""
 
 
@@ -155,7 +155,7 @@ class HttpProvider:
             self._pace(reply, limited + failed)
             try:
                 return self._read(reply)
-            except _Passing:
+            except TransientFailure:
                 limited, failed = limited + (reply.status == 429), failed + (reply.status != 429)
                 if limited > LIMITED or failed > 1:
                     raise
@@ -202,7 +202,7 @@ class HttpProvider:
         if reply.status == 429 and (wait := asked_wait(reply.headers) or 0) > LONGEST_TOLD:
             raise ConfigError(f"the plan of {name} is used up for {wait / 3600:,.1f} hours (429): {_said(reply)}")
         if reply.status != 200:
-            kind = _Passing if reply.status in AGAIN else RetrieverError
+            kind = TransientFailure if reply.status in AGAIN else RetrieverError
             raise kind(f"{name} answers {reply.status}: {_said(reply)}")
         try:
             said = found = decoded(reply.body)
@@ -212,7 +212,9 @@ class HttpProvider:
         except (NotJson, AttributeError, TypeError):
             raise RetrieverError(f"{name} answers with what is no list of results: {_said(reply)}") from None
         if silent := said.get("unresponsive_engines"):  # SearXNG's: a part of the results would pass for all
-            raise _Passing(f"engines of SearXNG do not answer: {silent}; leave them out by web.params.engines"[:400])
+            raise TransientFailure(
+                f"engines of SearXNG do not answer: {silent}; leave them out by web.params.engines"[:400]
+            )
         return results_of(rows, (self._dialect.url, self._dialect.title, self._dialect.snippet), self._config.results)
 
     async def aclose(self) -> None:

@@ -28,7 +28,8 @@ from steprag.agent import grammars
 from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.profiles import PromptProfile, load_profile
 from steprag.batch.datasets import HUB
-from steprag.config.load import RUNS, add_options, config_from, parse_arguments
+from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.config.recipes import RUNS
 from steprag.console.progress import say
 from steprag.engines.pretrained import fetched
 from steprag.errors import ConfigError, DataError, quoted

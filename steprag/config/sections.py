@@ -51,10 +51,22 @@ SAMPLED = ("top_k", "min_p", "repeat_penalty", "repetition_penalty", "grammar", 
 """Such fields too, of engines whose dialect has them."""
 
 
+GONE = ("replica_header", "cache", "uncertainty")
+"""Keys of earlier versions, which were none by default."""
+
+
 class Section(BaseModel):
     """A group of keys; unknown ones are refused, values never change after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_runs(cls, given: Any) -> Any:
+        """Manifests of earlier versions name keys that are gone; where one was not set it says nothing."""
+        if not isinstance(given, dict):
+            return given
+        return {key: value for key, value in given.items() if value is not None or key not in GONE}
 
     @property
     def key_variable(self) -> str | None:
@@ -168,13 +180,6 @@ class PolicyConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_earlier_runs(cls, given: Any) -> Any:
-        """Manifests of earlier versions name a key that is gone; where it was not set it says nothing."""
-        gone = isinstance(given, dict) and given.get("replica_header", "") is None
-        return {key: value for key, value in given.items() if key != "replica_header"} if gone else given
-
-    @model_validator(mode="before")
-    @classmethod
     def _named_by_its_model(cls, given: Any) -> Any:
         """Where a model is named and no engine, endpoint or GGUF file, its name says what can serve it."""
         if not isinstance(given, dict) or not isinstance(given.get("model"), str) or {"engine", "base_url"} & {*given}:
@@ -263,7 +268,6 @@ class RetrieverConfig(Section):
     )
     reranker: str | None = Field(default=None, description="cross-encoder that reorders passages: a folder or a hub id")
     candidates: Positive = Field(default=50, description="passages that the cross-encoder reads for a query")
-    cache: None = Field(default=None, description="of earlier versions: a run's journal keeps its searches")
     preload: bool = Field(default=True, description="load the weights at opening; false: at the first search")
     timeout: float = Field(default=30.0, gt=0, description="seconds until a request to a service counts as lost")
     retries: int = Field(default=4, ge=0, description="tries again after 429, 5xx and lost connections")
