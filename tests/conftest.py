@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -41,11 +42,12 @@ def pytest_configure() -> None:
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: a process that takes one last would work on alone. The tests of a file that has a
-    fixture for all of them stay in one process; the others go one by one to whoever is free.
+    fixture or a `@cache` for all of them stay in one process; the others go one by one to whoever is free.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
-    together = {path for path in {item.path for item in items} if "(scope=" in path.read_text(encoding="utf-8")}
+    shared = re.compile(r"\(scope=|^@cache$", re.MULTILINE)
+    together = {path for path in {item.path for item in items} if shared.search(path.read_text(encoding="utf-8"))}
     for item in items:
         if item.path in together:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))

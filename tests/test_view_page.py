@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 expect = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[dev]'").expect
 __all__ = ["browser"]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.landing, pytest.mark.timeout(300)]
 MOST = 500
 """Elements that the page may have, whatever it shows."""
 LONG = 60_000
@@ -99,7 +99,7 @@ def chosen_node(page: Page) -> str:
     return page.inner_text(".node-name")
 
 
-def test_a_tree_by_pointer(browser: Browser, link: str) -> None:
+def test_a_tree_by_pointer_searched_filtered_coloured_and_replayed(browser: Browser, link: str) -> None:
     with page_in(browser) as page:
         at(page, link, "#/trees/trees")
         page.wait_for_selector(".tree-head h2")
@@ -123,6 +123,25 @@ def test_a_tree_by_pointer(browser: Browser, link: str) -> None:
         expect(page.locator(".node-name")).to_have_text("node 2")
         assert page.locator("#steps .row[aria-selected=true]").count() == 1
         assert elements(page) < MOST
+        at(page, link, "#/trees/trees/1")
+        page.fill(".tools input", "los angeles")
+        page.click("text=/Next of \\d+ steps/")
+        expect(page.locator(".node-pane")).to_contain_text("Los Angeles")
+        page.fill(".tools input", "")
+        page.select_option(".tools select >> nth=0", "answer")
+        expect(page.locator("#steps .row >> nth=0")).to_have_attribute("aria-setsize", "12")
+        page.select_option(".tools select >> nth=0", "")
+        page.select_option(".tools select >> nth=1", "gain")
+        page.click("#steps .row:nth-child(2)")
+        expect(page.locator(".node-pane .facts")).to_contain_text("reward")
+        page.click("text=Rewards under every rule")
+        page.wait_for_selector(".every-rule tbody tr")
+        assert page.locator(".every-rule tbody tr").count() == 9
+        page.locator(".replay input").evaluate("(e) => { e.value = 4; e.dispatchEvent(new Event('input')); }")
+        assert page.inner_text(".replay-words") == "5 of 41"
+        assert page.locator("#steps .row").count() == 5
+        page.click("text=Replay")
+        expect(page.locator(".replay-words")).to_have_text("41 of 41", timeout=20000)
 
 
 PLACE_OF = """(id) => {
@@ -157,29 +176,6 @@ def test_a_tree_by_keyboard_alone(browser: Browser, link: str) -> None:
         expect(page.locator(".tree-head h2")).to_contain_text("Norwegian")
 
 
-def test_search_filter_colour_and_replay(browser: Browser, link: str) -> None:
-    with page_in(browser) as page:
-        at(page, link, "#/trees/trees/1")
-        page.fill(".tools input", "los angeles")
-        page.click("text=/Next of \\d+ steps/")
-        expect(page.locator(".node-pane")).to_contain_text("Los Angeles")
-        page.fill(".tools input", "")
-        page.select_option(".tools select >> nth=0", "answer")
-        expect(page.locator("#steps .row >> nth=0")).to_have_attribute("aria-setsize", "12")
-        page.select_option(".tools select >> nth=0", "")
-        page.select_option(".tools select >> nth=1", "gain")
-        page.click("#steps .row:nth-child(2)")
-        expect(page.locator(".node-pane .facts")).to_contain_text("reward")
-        page.click("text=Rewards under every rule")
-        page.wait_for_selector(".every-rule tbody tr")
-        assert page.locator(".every-rule tbody tr").count() == 9
-        page.locator(".replay input").evaluate("(e) => { e.value = 4; e.dispatchEvent(new Event('input')); }")
-        assert page.inner_text(".replay-words") == "5 of 41"
-        assert page.locator("#steps .row").count() == 5
-        page.click("text=Replay")
-        expect(page.locator(".replay-words")).to_have_text("41 of 41", timeout=20000)
-
-
 def test_a_pair_its_nodes_its_rules_and_its_mark(browser: Browser, link: str, runs: list[Path]) -> None:
     with page_in(browser) as page:
         at(page, link, "#/pairs/pairs")
@@ -207,7 +203,7 @@ def test_a_pair_its_nodes_its_rules_and_its_mark(browser: Browser, link: str, ru
         assert page.url == place
 
 
-def test_two_runs_on_the_same_questions(browser: Browser, link: str) -> None:
+def test_two_runs_on_the_same_questions_and_curves_of_a_training(browser: Browser, link: str) -> None:
     with page_in(browser) as page:
         at(page, link, "#/after/predictions")
         page.select_option(".filters select >> nth=0", "before")
@@ -223,12 +219,8 @@ def test_two_runs_on_the_same_questions(browser: Browser, link: str) -> None:
         page.click("#predictions .row >> nth=0")
         page.wait_for_selector(".step-grid.two")
         assert page.locator(".step-grid .ending").count() == 2
-        page.wait_for_selector(".figures")
+        page.wait_for_selector(".figures", timeout=LONG)
         assert page.locator(".figures tbody tr").count() == 2
-
-
-def test_curves_and_groups(browser: Browser, link: str) -> None:
-    with page_in(browser) as page:
         at(page, link, "#/train/training")
         page.wait_for_selector(".chart canvas")
         assert page.locator(".chart").count() == 2
@@ -404,25 +396,6 @@ ROWS_ON_THE_WAY = """async () => {
 }"""
 
 
-def test_rows_are_not_redrawn_for_every_reply(browser: Browser, tmp_path: Path) -> None:
-    """The clock of the page stands still: the first reply is drawn and the last one."""
-
-    def answer(route: Route) -> None:
-        start = int(route.request.url.rpartition("from=")[2])
-        rows = [{"line": start + number + 1, "id": f"q{start + number}"} for number in range(10)]
-        told = {"generation": 0, "name": "trees.jsonl", "rows": rows, "complete": start >= 490, "read": start + 10,
-                "size": 500, "torn": False, "faults": [], "fault_count": 0}  # fmt: skip
-        route.fulfill(json=told)
-
-    with viewer(made_run(tmp_path / "run", made_tree(5))) as link, page_in(browser) as page:
-        at(page, link, "#/run/trees")
-        page.route("**/api/rows/**", answer)
-        page.evaluate("performance.now = () => 1000")
-        page.evaluate(ROWS_ON_THE_WAY)
-        expect(page.locator("#rows")).to_have_text("500")
-        assert set(page.evaluate("drawn")) == {0, 10, 500}
-
-
 LONG_LIST = """async () => {
   const { VirtualList } = await import("/page/virtual.js");
   const { html, useState } = await import("/page/html.js");
@@ -438,8 +411,18 @@ LONG_LIST = """async () => {
 }"""
 
 
-def test_every_row_of_a_list_of_a_million_can_be_reached(browser: Browser, link: str) -> None:
-    """Its rows are taller together than a browser draws."""
+def test_rows_are_not_redrawn_for_every_reply_and_each_of_a_million_can_be_reached(browser: Browser, link: str) -> None:
+    """The clock of the page stands still: the first reply is drawn and the last one. A million rows are taller
+    together than a browser draws.
+    """
+
+    def answer(route: Route) -> None:
+        start = int(route.request.url.rpartition("from=")[2])
+        rows = [{"line": start + number + 1, "id": f"q{start + number}"} for number in range(10)]
+        told = {"generation": 0, "name": "trees.jsonl", "rows": rows, "complete": start >= 490, "read": start + 10,
+                "size": 500, "torn": False, "faults": [], "fault_count": 0}  # fmt: skip
+        route.fulfill(json=told)
+
     with page_in(browser) as page:
         at(page, link, "#/trees/trees")
         page.evaluate(LONG_LIST)
@@ -452,9 +435,16 @@ def test_every_row_of_a_list_of_a_million_can_be_reached(browser: Browser, link:
         page.evaluate("document.getElementById('long').scrollTop = 1e9")
         expect(page.locator("#long .row").last).to_have_text("999999")
         expect(page.locator("#long .row").last).to_be_in_viewport()
+        page.route("**/api/rows/**", answer)
+        page.evaluate("performance.now = () => 1000")
+        page.evaluate(ROWS_ON_THE_WAY)
+        expect(page.locator("#rows")).to_have_text("500")
+        assert set(page.evaluate("drawn")) == {0, 10, 500}
 
 
-def test_every_figure_of_two_runs(browser: Browser, link: str, runs: list[Path], tmp_path: Path) -> None:
+def test_every_figure_of_two_runs_leads_to_its_predictions_and_a_search_tells_how_it_follows_the_grammar(
+    browser: Browser, link: str, runs: list[Path], tmp_path: Path
+) -> None:
     assert main(["compare", str(runs[2]), str(runs[3]), "--out", str(tmp_path)]) == 0
     told = json.loads((tmp_path / "compare.json").read_text())["quality"]["after"]
     with page_in(browser) as page:
@@ -473,12 +463,6 @@ def test_every_figure_of_two_runs(browser: Browser, link: str, runs: list[Path],
             assert means == figure["definition"]
         assert page.locator(".chart").count() == 5  # over time, and four lengths
         assert elements(page) < MOST
-
-
-def test_an_error_leads_to_its_predictions_and_a_search_tells_how_it_follows_the_grammar(
-    browser: Browser, link: str
-) -> None:
-    with page_in(browser) as page:
         at(page, link, "#/after/quality//before")
         page.wait_for_selector("[aria-label=Errors] tr", timeout=LONG)
         assert cells(page, "Errors", "more words")[:2] == ["0 0.0 %", "1 20.0 %"]

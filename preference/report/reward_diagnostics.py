@@ -196,7 +196,7 @@ def _cell(value: float) -> int:
 
 
 class PlayedAnswer(NamedTuple):
-    """An answer of the search: its tree's number, the belief in the golden answer before it, and whether it is right."""
+    """An answer of the search: its tree's number, the belief in the golden answer before it, whether it is right."""
 
     tree: int
     believed: float
