@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from apps.chat.http.service import whole
 from steprag.web.app import ApiError
 
 TASK = "### Task:"
@@ -82,7 +81,7 @@ class ChatMessage(_LenientRequest):
     @property
     def text(self) -> str:
         """The message's words."""
-        return whole("\n".join(part.text for part in self._parts if part.type.endswith("text")))  # also input_text
+        return "\n".join(part.text for part in self._parts if part.type.endswith("text"))  # also input_text
 
     @property
     def other_kinds(self) -> set[str]:
@@ -162,7 +161,7 @@ class CompletionBody(_LenientRequest):
     def ignored(self) -> list[str]:
         """Names of the fields that change nothing, and "system" where there are system messages."""
         told = {message.role for message in self.messages} & {"system", "developer"}
-        return sorted({*map(whole, self._more), *(["system"] if told else [])} - {"user", *ALLOWED})
+        return sorted({*self._more, *(["system"] if told else [])} - {"user", *ALLOWED})
 
 
 def _is_empty(value: Any, depth: int = 3) -> bool:
