@@ -43,8 +43,8 @@ READ_SECONDS = 60.0
 """Seconds without reading its reply after which a client counts as gone."""
 LINGER_SECONDS = 2.0
 """How long what comes behind an early reply is thrown away: a connection closed at once would take the reply along."""
-SLICE = 4096
-"""Bytes of a body that are parsed in one go."""
+SLICE, CHUNKED_SLICE = 1 << 16, 1024
+"""Bytes of a body that are parsed in one go; each of its chunks costs as much as a slice of a plain one."""
 HEADER_SLICE = 512
 """Bytes that are parsed in one go where a header has no end yet."""
 TURN_SECONDS = 0.005
@@ -214,8 +214,9 @@ class BoundedProtocol(_Base):
         if self.transport.is_closing() or not self._rest:
             self._rest.clear()
             return
-        size = SLICE
-        if not self._working:
+        if self._working:
+            size = CHUNKED_SLICE if b"transfer-encoding" in dict(self.headers) else SLICE
+        else:
             end = _BLANK_LINE.search(self._rest)
             size = end.end() if end else HEADER_SLICE
         data = bytes(self._rest[:size])
