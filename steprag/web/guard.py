@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import re
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
@@ -34,6 +35,9 @@ HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+_HALF = re.compile(r"[\ud800-\udfff]|\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
+"""Half a surrogate pair in JSON whose escaped backslashes are left out: itself, or its escape."""
+NO_CHARACTER = "the body has half a surrogate pair, which is no character (half an emoji?); send whole characters"
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,11 @@ class Guard:
         # as health checks ask; the server leaves the body out. Streams and what goes on to another server stay out
         if scope["method"] == "HEAD" and not re.search(r"/events/?\Z|\A/v1/(?!models)", path):
             scope = {**scope, "method": "GET"}
-        await self._app(scope, bounded(receive, self._access.longest(path)), sending)
+        receive = bounded(receive, self._access.longest(path))
+        uploads = self._access.uploads
+        if "json" in headers.get("content-type", "").lower() and not (uploads and path.startswith(uploads[0])):
+            receive = whole_characters(receive)
+        await self._app(scope, receive, sending)
 
 
 def _prefix(headers: dict[str, str]) -> str:
@@ -163,6 +171,26 @@ def bounded(receive: Receive, most: int) -> Receive:
         read += len(message.get("body", b""))
         if read > most:
             raise HTTPException(413, f"the body has more than {most} bytes")
+        return message
+
+    return receiving
+
+
+def whole_characters(receive: Receive) -> Receive:
+    """`receive` that gives up with 422 where JSON has half a surrogate pair: neither files nor replies can hold it."""
+    body = bytearray()
+
+    async def receiving() -> Message:
+        message = await receive()
+        body.extend(message.get("body", b""))
+        if not message.get("more_body") and body:
+            try:
+                text = body.decode(json.detect_encoding(body), "surrogatepass")  # as `json.loads` does
+            except UnicodeDecodeError:
+                return message  # the parser says so
+            if _HALF.search(text.replace("\\\\", "  ")):
+                raise HTTPException(422, NO_CHARACTER)
+            body.clear()
         return message
 
     return receiving

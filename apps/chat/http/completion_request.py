@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from apps.chat.http.service import whole
 from steprag.engines.reasoning import split
 from steprag.web.app import ApiError
 
@@ -85,7 +84,7 @@ class ChatMessage(_LenientRequest):
     @property
     def text(self) -> str:
         """The message's words; of an assistant's those of its reply, without the thoughts before it."""
-        words = whole("\n".join(part.text for part in self._parts if part.type in TEXTS))
+        words = "\n".join(part.text for part in self._parts if part.type in TEXTS)
         return split(words)[1] if self.role == "assistant" else words
 
     @property
@@ -170,7 +169,7 @@ class CompletionBody(_LenientRequest):
     def ignored(self) -> list[str]:
         """Names of the fields that change nothing, and "system" where there are system messages."""
         told = {message.role for message in self.messages} & {"system", "developer"}
-        return sorted({*map(whole, self._more), *(["system"] if told else [])} - {"user", *ALLOWED})
+        return sorted({*self._more, *(["system"] if told else [])} - {"user", *ALLOWED})
 
 
 def _is_empty(value: Any, depth: int = 3) -> bool:

@@ -17,7 +17,7 @@ from fastapi.responses import FileResponse
 from starlette.requests import ClientDisconnect
 
 from apps.chat.http.listing import TITLE
-from apps.chat.http.service import ChatService, Name, whole
+from apps.chat.http.service import ChatService, Name
 from apps.chat.turns.files import ConversationFiles
 from apps.chat.turns.retelling import retold
 from indexes.web.extraction_worker import encoding_of
@@ -107,7 +107,7 @@ async def _taken(files: ConversationFiles, conversation: str, name: str, request
 
 def file_name(name: str, endings: Sequence[str]) -> str:
     """A file's own name, without folders and what no file's name may hold. Raises ApiError for a type not read."""
-    plain = "".join(char if char.isprintable() else "_" for char in whole(name).replace("\\", "/").rpartition("/")[2])
+    plain = "".join(char if char.isprintable() else "_" for char in name.replace("\\", "/").rpartition("/")[2])
     stem, ending = Path(plain.strip(". ~$")).stem, Path(plain.strip()).suffix.lower()
     if ending not in endings:
         raise ApiError(422, "unreadable", f"{quoted(plain[-80:])} is of no type that is read: {', '.join(endings)}")
