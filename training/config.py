@@ -56,8 +56,8 @@ class EncoderSection(Section):
     """Stage retriever: how an encoder learns."""
 
     temperature: float = Field(default=0.05, gt=0, description="cosines are divided by it; lower: sharper choices")
-    query_prefix: str | None = Field(default=None, description="words before every query; none: as the model says")
-    passage_prefix: str | None = Field(default=None, description="words before every passage; none: as the model says")
+    query_prefix: str | None = Field(default=None, description="words before every query; none: the model's own")
+    passage_prefix: str | None = Field(default=None, description="words before every passage; none: the model's own")
 
 
 class GrpoSection(Section):
@@ -120,7 +120,9 @@ class TrainConfig(StageConfig):
         default="smollm2-135m-instruct",
         description="base weights: embedded name, folder or hub id; stage retriever: minilm, if none is given",
     )
-    adapter: str | None = Field(default=None, description="PEFT folder to go on from, or a shipped one; none: anew")
+    adapter: str | None = Field(
+        default=None, description="PEFT folder to start from, or a shipped one; none: a new one"
+    )
     finetuning: Literal["lora", "full"] = Field(default="lora", description="train a LoRA adapter, or every weight")
     quantization: Literal["nf4", "int8"] | None = Field(
         default=None, description="the base in 4 bits (nf4, QLoRA) or 8 (int8), by bitsandbytes; the adapter is whole"
@@ -160,20 +162,20 @@ class TrainConfig(StageConfig):
     row_tokens: Positive = Field(default=1024, description="tokens that share_prefix puts into one row of input")
     side_by_side: Literal["prompt", "question"] = Field(
         default="prompt",
-        description="learn together the rows of a prompt, or of a question: they share more, mix less (trl: sft, dpo)",
+        description="batch rows by prompt or by question; by question shares more, mixes batches less (trl: sft, dpo)",
     )
     max_length: Positive = Field(
         default=1024, description="rows with more tokens are left out, never cut; grpo ends episodes there"
     )
     chat_template_kwargs: dict[str, Any] = Field(
-        default={}, description="told to the chat template, such as {enable_thinking: false}: as policy's, in inference"
+        default={}, description="values for the chat template, such as {enable_thinking: false}: policy's in inference"
     )
     warmup: Share = Field(default=0.05, description="steps of rising learning rate; below 1 a share of all steps")
     scheduler: Literal["linear", "cosine", "constant_with_warmup"] = Field(default="cosine", description="after warmup")
     weight_decay: Share = Field(default=0.0, description="AdamW's weight decay")
     max_grad_norm: float = Field(default=1.0, ge=0, description="gradients are scaled down to this norm; 0: never")
     held_out: int = Field(default=64, ge=0, description="rows of the val file scored after training; 0 scores none")
-    save_steps: Positive = Field(default=50, description="steps between checkpoints, from which a killed run goes on")
+    save_steps: Positive = Field(default=50, description="steps between checkpoints, from which a killed run resumes")
     seed: int = Field(default=0, ge=0, description="order of the rows, first values of LoRA, sampling of episodes")
     threads: Positive | None = Field(default=None, description="CPU threads; none takes every core")
     bf16: bool = Field(default=False, description="compute in bfloat16 (for GPUs; many CPUs get slower)")
@@ -206,7 +208,7 @@ class TrainConfig(StageConfig):
 
 
 NEUTRAL = frozenset({"budget", "rendezvous", "threads", "save_steps", "report_to", "llamafactory"})
-"""Keys that do not decide the result, so that an interrupted run may go on with others."""
+"""Keys that do not decide the result, so that an interrupted run may resume with others."""
 
 ONLINE = frozenset({"episode", "retriever", "prompt", "judge"})
 """Sections that, with `grpo`, only stage grpo reads. What of them decides its result is in `World.identity`."""
