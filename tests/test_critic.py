@@ -100,7 +100,7 @@ def test_it_goes_on_from_policy_and_critic(tiny: Path, labels: Path, warm: Path,
 
 
 def test_a_critic_is_no_policy(critic: Path, index: Path, refused: Refused, capsys: Capture) -> None:
-    refused("dpo", "is a critic; stage dpo goes on from a policy's adapter", "--adapter", str(critic))
+    refused("dpo", "is a critic; stage dpo starts from a policy's adapter", "--adapter", str(critic))
     assert main(["ask", "Which town?", "--index", str(index), "--model", str(critic)]) == 2
     assert "writes no steps; give it with --critic" in capsys.readouterr().err
 

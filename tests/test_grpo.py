@@ -355,12 +355,12 @@ def test_a_run_that_resumes_knows_its_groups_and_holds_each_episode_once(
         for step in (3, 4):
             stage.note(step, [flat])
         assert stage.tally.groups == 4
-        assert stage.tally.told is None, "steps 1 and 2 moved weights"
+        assert stage.tally.warning is None, "steps 1 and 2 moved weights"
     assert [row["step"] for row in lines(file)] == [step for step in (1, 2, 3, 4) for _ in moving.episodes]
     with stage_of(tmp_path, [ASKED], ONE_BY_ONE) as stage:
         assert not file.read_text(), "no checkpoint: the run begins again"
         stage.note(1, [flat])
-        assert "every group was dropped (1 of 1)" in str(stage.tally.told)
+        assert "every group was dropped (1 of 1)" in str(stage.tally.warning)
 
 
 def test_a_judge_that_fails_costs_one_group(speaker: Path, data: Path, tmp_path: Path) -> None:

@@ -401,12 +401,12 @@ def test_out_of_memory_is_told_with_its_knobs() -> None:
     import torch
 
     from steprag.errors import TrainingError
-    from training.trl.common import memory_told
+    from training.trl.common import explained_out_of_memory
 
     told = r"CUDA out of memory.*halve batch_size.*gradient_checkpointing"
-    with pytest.raises(TrainingError, match=told), memory_told():
+    with pytest.raises(TrainingError, match=told), explained_out_of_memory():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore")
-    with pytest.raises(TrainingError, match="halve batch_size"), memory_told():
+    with pytest.raises(TrainingError, match="halve batch_size"), explained_out_of_memory():
         torch.empty(1 << 50)
-    with pytest.raises(RuntimeError, match="shapes"), memory_told():
+    with pytest.raises(RuntimeError, match="shapes"), explained_out_of_memory():
         raise RuntimeError("shapes do not match")

@@ -1,4 +1,4 @@
-"""What a recipe may not ask for, told before anything is read. What this machine lacks for it: `training.machine`."""
+"""What a recipe may not ask for, refused before anything is read. What this machine lacks: `training.machine`."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class TrainConfig(StageConfig):
         description="base weights: embedded name, folder or hub id; stage retriever: minilm, if none is given",
     )
     adapter: str | None = Field(
-        default=None, description="PEFT folder to continue from, or a shipped one; none: start fresh"
+        default=None, description="PEFT folder to start from, or a shipped one; none: a new one"
     )
     finetuning: Literal["lora", "full"] = Field(default="lora", description="train a LoRA adapter, or every weight")
     quantization: Literal["nf4", "int8"] | None = Field(
@@ -162,13 +162,13 @@ class TrainConfig(StageConfig):
     row_tokens: Positive = Field(default=1024, description="tokens that share_prefix puts into one row of input")
     side_by_side: Literal["prompt", "question"] = Field(
         default="prompt",
-        description="learn together the rows of a prompt, or of a question: they share more, mix less (trl: sft, dpo)",
+        description="batch rows by prompt or by question; by question shares more, mixes batches less (trl: sft, dpo)",
     )
     max_length: Positive = Field(
         default=1024, description="rows with more tokens are left out, never cut; grpo ends episodes there"
     )
     chat_template_kwargs: dict[str, Any] = Field(
-        default={}, description="told to the chat template, such as {enable_thinking: false}: as policy's, in inference"
+        default={}, description="values for the chat template, such as {enable_thinking: false}: policy's in inference"
     )
     warmup: Share = Field(default=0.05, description="steps of rising learning rate; below 1 a share of all steps")
     scheduler: Literal["linear", "cosine", "constant_with_warmup"] = Field(default="cosine", description="after warmup")
@@ -208,7 +208,7 @@ class TrainConfig(StageConfig):
 
 
 NEUTRAL = frozenset({"budget", "rendezvous", "threads", "save_steps", "report_to", "llamafactory"})
-"""Keys that do not decide the result, so that an interrupted run may go on with others."""
+"""Keys that do not decide the result, so that an interrupted run may resume with others."""
 
 ONLINE = frozenset({"episode", "retriever", "prompt", "judge"})
 """Sections that, with `grpo`, only stage grpo reads. What of them decides its result is in `World.identity`."""

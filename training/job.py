@@ -62,7 +62,7 @@ class Job:
 
     @property
     def checkpoints(self) -> Path:
-        """Where the trainer saves what an interrupted run goes on from; removed at the end."""
+        """Where the trainer saves what an interrupted run resumes from; removed at the end."""
         return self.run.path / "checkpoints"
 
 
@@ -111,9 +111,9 @@ class Outcome:
 def reason(log: str, status: int) -> str:
     """The line of a failed run's output that says why, with a remedy where one is known."""
     lines = [line for said in log.splitlines() if (line := _RANK.sub("", said.strip()).strip(" ^~"))]
-    # An error without words of its own, such as a bare AssertionError, is told with the code line before it.
-    told = [(line, f"{line} at: {before}") for before, line in pairwise(["", *lines]) if _ERROR.fullmatch(line)]
-    errors = [line if ":" in line else placed for line, placed in told]
+    # An error without words of its own, such as a bare AssertionError, is given with the code line before it.
+    placed_lines = [(line, f"{line} at: {before}") for before, line in pairwise(["", *lines]) if _ERROR.fullmatch(line)]
+    errors = [line if ":" in line else placed for line, placed in placed_lines]
     causes = [line for line in errors if not any(name in line for name in _WRAPPERS)] or errors
     last = [line for line in map(str.strip, log.splitlines()) if line][-1:]
     words = f"its last words: {last[0][:300]}" if last else "it said nothing"
@@ -134,10 +134,10 @@ def finite(values: Sequence[float], what: str = "the loss") -> Sequence[float]:
 
 def scores(held_out: dict[str, float]) -> dict[str, float]:
     """What a trainer's evaluation says of the model, not of itself. Raises TrainingError for what is no number."""
-    told = {key: value for key, value in held_out.items() if key != "epoch" and "per_second" not in key}
-    for key, value in told.items():
+    kept = {key: value for key, value in held_out.items() if key != "epoch" and "per_second" not in key}
+    for key, value in kept.items():
         finite([value], key)
-    return told
+    return kept
 
 
 def step_of(checkpoint: Path) -> int:

@@ -23,7 +23,7 @@ from training.rows import FILES, Row, data_files, read_file, tokenised
 Lengths = dict[str, list[int]]
 """Part → its length in each row."""
 MARKS = (("chosen", "dpo"), ("value", "critic"), ("completion", "sft"))
-"""The first of these keys that a row has beside `prompt` tells its stage; a row without any is a question."""
+"""The first of these keys that a row has beside `prompt` names its stage; a row without any is a question."""
 
 
 def main(argv: list[str]) -> int:
@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
         "paths", nargs="+", metavar="PATH", help="question files, pairs folders, files of training rows"
     )
     parser.add_argument("--tokenizer", metavar="MODEL", help="count its tokens, chat template and all [characters]")
-    parser.add_argument("--max_length", type=int, metavar="N", help="also tell how many rows are longer in all")
+    parser.add_argument("--max_length", type=int, metavar="N", help="also count the rows that are longer in all")
     parser.add_argument("--out", metavar="DIR", help="folder for lengths.json and lengths.png")
     given = parse_arguments(parser, argv)
     tokenizer: Any = None

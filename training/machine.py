@@ -1,4 +1,4 @@
-"""What a run computes on, told before any work: the GPUs that are here, else this machine's cores, and the packages
+"""What a run computes on, checked before any work: the GPUs that are here, else this machine's cores, and the packages
 that a recipe wants. LLaMA-Factory computes in an environment of its own, which is asked.
 """
 
@@ -145,7 +145,7 @@ def _whole(variable: str, default: int) -> int:
 
 @dataclass(frozen=True)
 class Device:
-    """`gib` of memory; None where the driver does not tell it. `share` of the card that MIG cut it from."""
+    """`gib` of memory; None where the driver does not say. `share` of the card that MIG cut it from."""
 
     name: str
     gib: float | None
@@ -164,9 +164,9 @@ def gpus() -> list[Device]:
     if command is None:
         return []
     query = ("--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
-    told = subprocess.run([command, *query], capture_output=True, text=True, check=False)
-    cards = [_CARD.fullmatch(line.strip()) for line in told.stdout.splitlines()]
-    if told.returncode or not all(cards):  # it writes why on standard output
+    listing = subprocess.run([command, *query], capture_output=True, text=True, check=False)
+    cards = [_CARD.fullmatch(line.strip()) for line in listing.stdout.splitlines()]
+    if listing.returncode or not all(cards):  # it writes why on standard output
         return []
     listed = subprocess.run([command, "-L"], capture_output=True, text=True, check=False)
     blocks, devices = re.split(r"^GPU ", listed.stdout, flags=re.MULTILINE)[1:], []

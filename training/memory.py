@@ -282,7 +282,7 @@ def trained_weights(config: TrainConfig, shape: Shape) -> int:
 
 def _reference_bytes(config: TrainConfig, shape: Shape, frozen: float, devices: int) -> float:
     """TRL's reference of DPO is scored beforehand, that of GRPO with every weight trained is a second model, sharded by
-    ZeRO-3; LLaMA-Factory keeps one, but for a fresh adapter, which it switches off.
+    ZeRO-3; LLaMA-Factory keeps one, except for a fresh adapter, which it switches off.
     """
     if config.stage == "grpo":
         second = config.finetuning == "full" and config.grpo.holds_reference

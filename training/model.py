@@ -38,15 +38,15 @@ def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
     if files.adapter is None:
         return
     if config.finetuning == "full":
-        raise ConfigError("finetuning full goes on from full weights, not from an adapter; leave adapter out")
+        raise ConfigError("finetuning full starts from full weights, not from an adapter; leave adapter out")
     if files.adapter.suffix == ".gguf":
-        raise ConfigError(f"{files.adapter} is a GGUF adapter; training goes on from the PEFT folder it was made of")
+        raise ConfigError(f"{files.adapter} is a GGUF adapter; training starts from the PEFT folder it was made of")
     settings = adapter_config(files.adapter)
     named = str(settings.get("base_model_name_or_path"))
     if files.hub and HUB_ID.fullmatch(named) and not Path(named).exists() and named.lower() != files.hub.lower():
         raise ConfigError(f"{files.adapter} was made for {named}, not for {files.hub}; give that base with --model")
     if settings.get("task_type") == "SEQ_CLS" and config.stage != "critic":
-        raise ConfigError(f"{files.adapter} is a critic; stage {config.stage} goes on from a policy's adapter")
+        raise ConfigError(f"{files.adapter} is a critic; stage {config.stage} starts from a policy's adapter")
     for key, name in (("r", "rank"), ("lora_alpha", "alpha"), ("lora_dropout", "dropout")):
         asked = getattr(config.lora, name)
         if (has := settings.get(key)) != asked:
@@ -70,9 +70,9 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
             auto, base_weights(files), dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options
         )
     if not critic:  # some publish values that go together with no other, which transformers saves no more
-        told = model.generation_config
+        theirs = model.generation_config
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
-        model.generation_config = GenerationConfig(**{name: getattr(told, name) for name in names})
+        model.generation_config = GenerationConfig(**{name: getattr(theirs, name) for name in names})
     if critic and "score.weight" in loaded["missing_keys"]:
         torch.nn.init.zeros_(model.score.weight)  # a random head's scores would first have to be unlearnt
     if config.finetuning == "full":
@@ -101,7 +101,7 @@ def _few_bits(kind: str, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def _continued(model: Any, adapter: str, *, critic: bool) -> Any:
-    """The adapter to go on from. A critic that goes on from a policy takes its matrices, and has a head of its own."""
+    """The starting adapter. A critic that starts from a policy takes its matrices, and has a head of its own."""
     from peft import PeftConfig, PeftModel, get_peft_model
     from peft.utils import load_peft_weights, set_peft_model_state_dict
 

@@ -103,7 +103,7 @@ def _vision_weights(config: dict[str, Any]) -> int:
 def check_room(out: Path, config: TrainConfig, files: ModelFiles) -> None:
     """Raises ConfigError where the disk below `out` has no room for checkpoints and result."""
     shape = shape_of(files)
-    if shape is None or (out / "manifest.json").exists():  # a run that goes on has its checkpoints already
+    if shape is None or (out / "manifest.json").exists():  # a run that resumes has its checkpoints already
         return
     place = next(path for path in (out.absolute(), *out.absolute().parents) if path.exists())
     free, needed = shutil.disk_usage(place).free, checkpoint_bytes(config, shape)

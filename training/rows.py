@@ -32,8 +32,8 @@ BLOCK_BATCHES = 16
 class Row:
     """A prompt and the completions to learn from: one for sft and critic, (chosen, rejected) for dpo.
 
-    `question`: its name, "" where none is told. `smoothing`, of a pair that has one: the chance that the preference is
-    the other way round, 0 to 1. `value`, for a critic: what the step was worth, 0 to 1.
+    `question`: its name, "" where the row has none. `smoothing`, of a pair that has one: the chance that the preference
+    is the other way round, 0 to 1. `value`, for a critic: what the step was worth, 0 to 1.
     """
 
     prompt: tuple[Message, ...]

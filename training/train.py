@@ -163,7 +163,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     import torch
 
     from training.launch import processes
-    from training.trl.common import memory_told, quiet
+    from training.trl.common import explained_out_of_memory, quiet
 
     if config.trainer == "trl":
         check_devices(config)
@@ -177,7 +177,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
         run.set(thought=thought)
     adapter = inputs.files.adapter  # hashed now: it may be another run's checkpoint, and soon gone
     run.set(starting_adapter={"name": str(adapter), "sha256": adapter_hash(adapter)} if adapter else None)
-    with memory_told():
+    with explained_out_of_memory():
         outcome = (processes if config.trainer == "trl" and config.launched else back_end(config)).train(job)
     packages = {name: metadata.version(name) for name in PACKAGES}
     run.set(**_base(inputs), **counts, **asdict(outcome), packages=packages)
@@ -194,12 +194,12 @@ def _encoded(inputs: Inputs, tokenizer: Any, config: TrainConfig) -> tuple[list[
     unscored: dict[str, list[int]] = {}
     rows = checked_tokens(inputs.rows, tokenizer, config.max_length, left_out)
     held_out = checked_tokens(inputs.held_out, tokenizer, config.max_length, unscored)
-    told = [f"{len(numbers)}, first row {numbers[0]}: {reason}" for reason, numbers in left_out.items()]
+    reasons = [f"{len(numbers)}, first row {numbers[0]}: {reason}" for reason, numbers in left_out.items()]
     if not rows:
-        raise ConfigError(f"none of {len(inputs.rows)} rows can be learnt ({told[0]})")
-    if told:
+        raise ConfigError(f"none of {len(inputs.rows)} rows can be learnt ({reasons[0]})")
+    if reasons:
         count = len(inputs.rows) - len(rows)
-        say(f"train: {count} of {len(inputs.rows)} rows are left out, not cut ({'; '.join(told[:3])})")
+        say(f"train: {count} of {len(inputs.rows)} rows are left out, not cut ({'; '.join(reasons[:3])})")
     if 0 < len(inputs.held_out) < inputs.validation:
         say(f"train: {len(inputs.held_out)} of {inputs.validation} validation rows are held out, drawn by hash")
     if unscored:
@@ -215,7 +215,7 @@ def _encoded(inputs: Inputs, tokenizer: Any, config: TrainConfig) -> tuple[list[
 def _base(inputs: Inputs) -> dict[str, Any]:
     """The manifest's words on where this checkpoint comes from."""
     files, prompt = inputs.files, inputs.source.get("prompt")
-    if not prompt and files.adapter:  # bare trees tell none: those that the starting adapter was taught
+    if not prompt and files.adapter:  # bare trees name none: those that the starting adapter was taught
         prompt = run_of(files.adapter / "adapter_config.json").get("prompt")
     base = {"name": files.name, "sha256": weights_hash(files), "revision": hub_revision(files)}
     return {"base": base, "data": inputs.hashes, "prompt": prompt or None}
@@ -225,6 +225,6 @@ def _report(run: Run, as_json: bool) -> None:
     manifest = run.manifest
     if as_json:
         sys.stdout.write(json.dumps(manifest, ensure_ascii=False) + "\n")
-    told = "reward" if "reward_first" in manifest else "loss"  # the loss of GRPO says nothing about progress
-    change = f"{told} {manifest[f'{told}_first']:.4f} → {manifest[f'{told}_last']:.4f}"
+    figure = "reward" if "reward_first" in manifest else "loss"  # the loss of GRPO says nothing about progress
+    change = f"{figure} {manifest[f'{figure}_first']:.4f} → {manifest[f'{figure}_last']:.4f}"
     say(f"train: {manifest['steps']} steps, {change}, checkpoint in {run.path}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CriticFiles:
-    """A critic's checkpoint. `bf16`: it was trained in bfloat16; `kwargs`: what its chat template was told."""
+    """A critic's checkpoint. `bf16`: it was trained in bfloat16; `kwargs`: what its chat template was given."""
 
     files: ModelFiles
     bf16: bool
@@ -35,7 +35,7 @@ class CriticFiles:
 
     @property
     def hash(self) -> str:
-        """What identifies its weights."""
+        """A hash of its weights."""
         return (adapter_hash(self.files.adapter) or weights_hash(self.files))[:16]
 
 

@@ -175,7 +175,7 @@ def run_command(command: Sequence[str], job: Job, work: Path) -> float:
     Everything it says goes to `work/log.txt`. Raises TrainingError.
     """
     log, start = work / "log.txt", time.monotonic()
-    (job.checkpoints / LOG).unlink(missing_ok=True)  # an earlier process's, told already
+    (job.checkpoints / LOG).unlink(missing_ok=True)  # an earlier process's, noted already
     with log.open("ab") as stream, running(command, stream, _environment(command[0], job)) as process:
         offset = log.stat().st_size
         _follow(process, job)

@@ -94,7 +94,7 @@ class Batcher:
         return await future
 
     def leave(self, number: int) -> None:
-        """That episode has ended, or cannot go on: the others wait for it no longer."""
+        """That episode has ended or failed: the others wait for it no longer."""
         self._live.discard(number)
         self._go()
 
@@ -162,7 +162,7 @@ class Group:
 
     @property
     def dropped(self) -> bool:
-        """Whether the group tells nothing."""
+        """Whether nothing is learnt from the group."""
         return self.advantages is None and self.gains is None
 
 
@@ -228,8 +228,8 @@ def _group(players: list[Player], environment: Environment, sampling: Sampling, 
 
 
 def rows_of(groups: Sequence[Group], dropped: bool = False) -> list[StepRow]:
-    """The rows of the groups that tell something, those of like prompts side by side. `dropped`: of the others too,
-    with advantage 0, which a divergence holds to the reference all the same.
+    """The rows of the groups that are not dropped, those of like prompts side by side. `dropped`: of all groups, since
+    a divergence also holds rows of advantage 0 to the reference.
 
     A row's advantage is its episode's and, where turns are rewarded, its own step's beside it.
     """
@@ -291,7 +291,7 @@ def numbers_of(groups: Sequence[Group]) -> dict[str, float]:
         "episodes/tokens": fmean(_tokens(turns) for group in groups for turns in group.turns),
     }
     for name in {name: None for group in groups for name in group.terms}:
-        told = [value for group in groups for value in group.terms.get(name, ()) if value is not None]
-        if told:
-            numbers[f"rewards/{name}"] = fmean(told)
+        known = [value for group in groups for value in group.terms.get(name, ()) if value is not None]
+        if known:
+            numbers[f"rewards/{name}"] = fmean(known)
     return numbers

@@ -1,6 +1,6 @@
 """What the judge says of an episode, for the rewards that ask it: its score, and RAGAS's verdicts.
 
-Every reply is journalled in the run's folder before anything is made of it, so a run that goes on pays for none twice,
+Every reply is journalled in the run's folder before anything is made of it, so a run that resumes pays for none twice,
 and counted against `budget.*` at `judge.price`.
 """
 
@@ -97,8 +97,8 @@ async def _supported(policy: Policy, played: Played, seed: int) -> tuple[bool, .
     verdicts: dict[str, bool | None] = {}
     for place, claim in enumerate(dict.fromkeys(claims), 1):
         verdicts[claim] = await is_supported(policy, claim, passages, seed=seed + APART * place) if passages else False
-    told = [verdicts[claim] for claim in claims]
-    return None if None in told else tuple(map(bool, told))
+    given = [verdicts[claim] for claim in claims]
+    return None if None in given else tuple(map(bool, given))
 
 
 async def _useful(policy: Policy, played: Played, answer: str, seed: int) -> tuple[tuple[bool, ...], ...] | None:

@@ -30,15 +30,15 @@ def score(group: Sequence[Played], weights: Mapping[str, float]) -> Scores:
     """Scores the episodes of one question.
 
     An episode without a single step (its first completion was empty, or no step) scores 0 in every term that says
-    something of it, but for those of `WITHOUT_A_STEP`. A term that says nothing of one episode is left out of the whole
+    something of it, except those of `WITHOUT_A_STEP`. A term that says nothing of one episode is left out of the whole
     group's sums, so that all are measured alike.
     """
     terms = {name: [_term(name, played) for played in group] for name in weights}
     totals = [0.0] * len(group)
     for name, values in terms.items():
-        told = [value for value in values if value is not None]
-        if len(told) == len(group):
-            totals = [total + weights[name] * value for total, value in zip(totals, told, strict=True)]
+        known = [value for value in values if value is not None]
+        if len(known) == len(group):
+            totals = [total + weights[name] * value for total, value in zip(totals, known, strict=True)]
     return Scores(terms, totals)
 
 
@@ -50,7 +50,8 @@ def _term(name: str, played: Played) -> float | None:
 def advantages(totals: Sequence[float], scale: str) -> list[float] | None:
     """Each total against the group's mean; with scale "group" in its standard deviations (arXiv 2402.03300).
 
-    None for a group whose totals are all alike: it tells nothing, and divided by next to nothing it would tell noise.
+    None for a group whose totals are all alike: nothing is learnt from it, and divided by next to nothing it would be
+    noise.
     """
     if max(totals) - min(totals) < SAME:
         return None

@@ -37,7 +37,7 @@ def turn_gains(
 ) -> list[list[float]]:
     """For every episode, for every step that does not end it, the gain in floored nats, over the floor: -1 to 1.
 
-    No step gains anything where the question can be guessed: belief tells nothing there, and nothing is scored.
+    No step gains anything where the question can be guessed: belief means nothing there, and nothing is scored.
     """
     paths = [_open_states(episode, environment) for episode in episodes]
     if guessable(question.question, question.golden_answers):
@@ -46,8 +46,8 @@ def turn_gains(
     golden = tuple(dict.fromkeys(question.golden_answers))[:MOST_ANSWERS]
     texts = [tokenizer.encode(answer.tail(each), add_special_tokens=False) for each in golden]
     prompts = [prompt_tokens(environment.announced(state), tokenizer) for path in paths for state in path]
-    told = score([(prompt, text) for prompt in prompts for text in texts])
-    beliefs = iter([max(FLOOR, *told[i : i + len(texts)]) for i in range(0, len(told), len(texts))])
+    logprobs = score([(prompt, text) for prompt in prompts for text in texts])
+    beliefs = iter([max(FLOOR, *logprobs[i : i + len(texts)]) for i in range(0, len(logprobs), len(texts))])
     along = [[next(beliefs) for _ in path] for path in paths]
     return [[(after - before) / -FLOOR for before, after in pairwise(path)] for path in along]
 
@@ -63,8 +63,8 @@ def _open_states(episode: Episode, environment: Environment) -> list[State]:
 def normalised(gains: Sequence[Sequence[float]], scale: str) -> list[list[float]] | None:
     """Each gain against the mean of all turns of the group; with scale "group" in their standard deviations.
 
-    None where all are alike. Apart from the outcome, so that a group whose episodes all fail still tells its turns
-    apart.
+    None where all are alike. Apart from the outcome, so that a group whose episodes all fail still compares its
+    turns.
     """
     every = [gain for episode in gains for gain in episode]
     if not every or max(every) - min(every) < SAME:

@@ -114,12 +114,12 @@ class Tally:
         self.refusals.add([*steps, *refused], line.get("reasoning", 0))
 
     @property
-    def told(self) -> str | None:
-        """What to say where every group was dropped: no weight has moved."""
+    def warning(self) -> str | None:
+        """What to say where every group was dropped, so that no weight has moved."""
         if self.moved or not self.groups:
             return None
         counts, first, reasoning = self.refusals.counts, self.refusals.first, self.refusals.reasoning
-        alike = "all episodes of a group were worth the same: take other questions, more episodes a group, more heat"
+        alike = "all episodes of a group were worth the same: take other questions, larger groups, a higher temperature"
         why = refusals_told(counts, first, reasoning) or alike
         return f"every group was dropped ({self.groups} of {self.groups}), no weight moved; {why}"
 
@@ -146,7 +146,7 @@ def resumed_tally(file: Path, done: int, questions: int) -> Tally:
 @dataclass(frozen=True)
 class GrpoStage:
     """What episodes need beside the weights: the world, one event loop for retriever and judge, and the journal of
-    searches and of the judge's replies, so that a run that goes on makes none twice.
+    searches and of the judge's replies, so that a run that resumes makes none twice.
     """
 
     world: World
@@ -187,14 +187,14 @@ class GrpoStage:
             )
 
     def note(self, step: int, groups: Sequence[Group]) -> None:
-        """Writes a step's episodes down; says which questions failed, and early that no group tells anything."""
+        """Writes a step's episodes down; says which questions failed, and early that all groups were dropped."""
         with LineJournal(self.run.path / EPISODES) as journal:
             for line in (line for group in groups for line in _lines(step, group)):
                 journal.append(line)
                 self.tally.add(line)
         self.tally.groups += len(groups)
-        if step == UNMOVED and (told := self.tally.told):
-            say(f"train: step {step}: {told}")
+        if step == UNMOVED and (warning := self.tally.warning):
+            say(f"train: step {step}: {warning}")
         for group in groups:
             if group.failure is not None:
                 say(f"train: step {step}: the episodes of question {group.question.id} are dropped: {group.failure}")

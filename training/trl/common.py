@@ -97,7 +97,7 @@ class Watch(TrainerCallback):
         self.out_of_time, self.seconds = False, 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Opens the bar, at the step of the checkpoint that training goes on from."""
+        """Opens the bar, at the step of the checkpoint that training resumes from."""
         self._bar = Progress(self._config.stage, state.max_steps, "steps", done=state.global_step)
         self._start = time.monotonic()
 
@@ -109,9 +109,9 @@ class Watch(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Moves the bar; asks the trainer to stop where `minutes` are over."""
-        told = "reward" if self._config.stage == "grpo" else "loss"
-        last = next((entry[told] for entry in reversed(state.log_history) if told in entry), None)
-        self._bar.advance(notes="" if last is None else f"{told} {last:.4f}")
+        figure = "reward" if self._config.stage == "grpo" else "loss"
+        last = next((entry[figure] for entry in reversed(state.log_history) if figure in entry), None)
+        self._bar.advance(notes="" if last is None else f"{figure} {last:.4f}")
         if state.global_step % TRIM_STEPS == 0:
             return_freed_memory()
         self.seconds = time.monotonic() - self._start
@@ -174,7 +174,7 @@ def _gathered(policy: Any, config: TrainConfig) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def memory_told() -> Iterator[None]:
+def explained_out_of_memory() -> Iterator[None]:
     """Says which keys help when memory runs out. torch has a type for GPUs; for the processor only a text."""
     try:
         yield

@@ -24,7 +24,7 @@ from training.trl.common import Refreezing, common_arguments, run_trainer, save
 
 
 class StepCriticTrainer(Refreezing):
-    """The Trainer, told that the model's loss is the mean over one batch and not over all that make a step."""
+    """The Trainer, which takes the model's loss for the mean over one batch and not over all that make a step."""
 
     loss_is_scaled_for_ga = False
 

@@ -211,9 +211,9 @@ def train(job: Job) -> Outcome:
     with staged(job.world, job.config, job.run, step_of(checkpoint) if checkpoint else 0) as stage:
         trainer = build(policy, stage, job)
         outcome = run_trainer(trainer, job)
-    if told := stage.tally.told:
+    if warning := stage.tally.warning:
         job.run.set(unmoved=True)
-        say(f"train: {told}")
+        say(f"train: {warning}")
     rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
     if rewards:  # none where no question could be played
         job.run.set(reward_first=rewards[0], reward_last=rewards[-1])
@@ -259,7 +259,7 @@ def _rewarded_elsewhere(**_: Any) -> list[float | None]:
 
 
 def question_order(config: TrainConfig, count: int) -> list[int]:
-    """Numbers of the questions for the whole run, epochs laid end to end, each shuffled anew; whole steps."""
+    """Numbers of the questions for the whole run, epochs laid end to end, each in its own order; whole steps."""
     a_step = config.grpo.questions
     steps = config.max_steps or max(1, round(config.epochs * count / a_step))
     shuffle, order = random.Random(config.seed), []

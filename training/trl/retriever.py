@@ -30,7 +30,7 @@ from steprag.runs.run import Run, open_run
 from training.config import NEUTRAL, TrainConfig
 from training.job import Job
 from training.rows import hold_out
-from training.trl.common import Refreezing, common_arguments, memory_told, quiet, run_trainer
+from training.trl.common import Refreezing, common_arguments, explained_out_of_memory, quiet, run_trainer
 
 EMBEDDED = "minilm"
 READS = frozenset({
@@ -114,7 +114,7 @@ def trained(pairs: str, out: str, config: TrainConfig, threads: int) -> Iterator
             say(f"train: retriever on {len(rows)} rows, from {base}, {threads} threads")
             quiet()
             torch.set_num_threads(threads)
-            with memory_told():
+            with explained_out_of_memory():
                 drawn = hold_out(held_out, config.held_out, lambda row: row.anchor)
                 outcome = _train(config, run, load(base, config), rows, drawn)
             packages = {name: version(name) for name in ("torch", "transformers", "sentence-transformers")}
