@@ -86,8 +86,8 @@ def _again(cls: type[StepragError], args: tuple[object, ...], state: dict[str, o
 
 
 def own_copy(error: BaseException) -> BaseException:
-    """The error for one of several that wait for the same work: each adds its traceback to what it raises. The error
-    itself where its class does not allow an equal copy.
+    """A copy of an error for one of several waiters: each adds its own traceback to what it raises. The error itself
+    if its class does not allow an equal copy.
     """
     try:
         own = copy.copy(error)

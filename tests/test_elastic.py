@@ -126,7 +126,7 @@ def test_a_search_in_part_is_asked_again_and_never_taken_for_whole(
     with elastic(lambda: (200, next(replies))) as (url, _):
         assert [passage.id for passage in searched(url, "Lima", RetrieverConfig(retries=1))] == ["42", "a2"]
     with elastic(lambda: (200, {**whole, **part})) as (url, seen):
-        with pytest.raises(RetrieverError, match=f"answers in part: {next(iter(part))}.* .tried 2 times"):
+        with pytest.raises(RetrieverError, match=f"incomplete reply: {next(iter(part))}.* .tried 2 times"):
             searched(url, "Lima", RetrieverConfig(retries=1))
     assert len(seen) == 3
 

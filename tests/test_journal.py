@@ -51,7 +51,7 @@ from steprag.policy.protocols import Policy
 from steprag.records.jsonl import read_records, write_json
 from steprag.runs.run import open_run, read_manifest
 from steprag.tree import Failure, Tree
-from steprag.types import Message, Passage, Question, Sample, Usage
+from steprag.types import NANO, Message, Passage, Question, Sample, Usage
 from tests.fakes import QUESTION, DictRetriever, ScriptedPolicy
 from tests.levels import SEED, rounds
 
@@ -297,6 +297,19 @@ def test_dollars_are_those_of_every_role_or_not_known(
             Spending(BudgetConfig(usd=1.0), prices)
     else:
         Spending(BudgetConfig(usd=1.0), prices)
+
+
+@pytest.mark.parametrize(("price", "used", "usd"), [
+    ({"prompt": 0.0}, Usage(1, 5, 5, estimated=1), 0.0), ({"prompt": 2.0}, Usage(1, 5, 5, estimated=1), None),
+    ({}, Usage(1, 5, 5, estimated=1, charged=3 * NANO), 3.0), ({}, Usage(1, 5, 5, charged=0), 0.0),
+    ({"prompt": 2.0}, Usage(1, 500_000, 5, charged=3 * NANO), 1.0),
+])  # fmt: skip
+def test_dollars_of_estimated_tokens_are_known_only_where_they_cost_nothing_or_the_endpoint_says_them(
+    price: dict[str, float], used: Usage, usd: float | None
+) -> None:
+    spent = Spending(prices={"policy": PriceConfig(**price)})
+    spent.add("policy", used)
+    assert spent.summary()["usd"] == usd
 
 
 def test_a_search_is_kept_of_a_question_that_no_call_was_made_for(tmp_path: Path) -> None:

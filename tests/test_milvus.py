@@ -116,11 +116,11 @@ HIT = {"distance": 0.5, "entity": {"row": 7, "id": "7", "title": "Lima", "text":
     [[HIT]], [[HIT], [HIT], [HIT]], [[HIT], None], [[HIT], [{**HIT, "distance": float("nan")}]],
     [[HIT], [{"distance": 0.5, "entity": {"row": 7}}]], [[HIT], [{**HIT, "distance": None}]],
 ])  # fmt: skip
-def test_a_reply_of_milvus_that_is_not_whole_fails_the_search(reply: list[Any]) -> None:
+def test_an_incomplete_reply_of_milvus_fails_the_search(reply: list[Any]) -> None:
     client, place = Answers(reply), MilvusAddress("http://127.0.0.1:1", "wiki")
     facts = Facts("f", 9, read_spec("minilm", find_encoder("minilm"), Overrides()), {}, "FLAT")
     index = CollectionIndex(client, place, facts, FoundPassages(client, place, 9))
-    with pytest.raises(RetrieverError, match="a reply that is not whole"):
+    with pytest.raises(RetrieverError, match="incomplete reply"):
         index.search(np.zeros((2, 4), np.float32), 3)
 
 

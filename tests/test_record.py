@@ -177,7 +177,7 @@ def test_calls_of_no_tool_are_warned_of_while_recording(tmp_path: Path, capsys: 
         assert httpx2.post(f"{url}/chat/completions", json={**asked, "tools": 7}).status_code == 200
     told = capsys.readouterr().err
     assert told.count("record: a reply calls 'searchsearch', and its request offers search\n") == 1
-    assert told.count("record: the arguments of a call of 'search' are no JSON object") == 1
+    assert told.count("record: the arguments of a call of 'search' are not a JSON object") == 1
     assert "a reply calls 'search', and its request offers no tool" in told
     assert len(kept(tmp_path)) == 3
 

@@ -423,7 +423,7 @@ def test_a_reply_in_part_is_asked_for_again(part: dict[str, Any], monkeypatch: p
     with foreign(lambda _: (200, next(replies))) as endpoint:
         source = open_retriever(endpoint.url, quick())
         assert asyncio.run(source.search("Lima", 1))[0].title == "Peru"
-        with pytest.raises(RetrieverError, match="answers in part: .* .tried 3 times"):
+        with pytest.raises(RetrieverError, match="incomplete reply: .* .tried 3 times"):
             asyncio.run(source.search("Lima", 1))
 
 

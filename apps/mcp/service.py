@@ -160,8 +160,8 @@ class AgentTools:
 
 @dataclass(frozen=True)
 class Cancelling:
-    """Stands before the protocol's own application, which sees each request alone and forgets it: ends the turn that a
-    `notifications/cancelled` names, and passes on all else.
+    """Cancels the turn that a `notifications/cancelled` names, and passes every other request on. The protocol's
+    package cannot do it: it handles each request by itself.
     """
 
     app: ASGIApp
@@ -182,7 +182,7 @@ class Cancelling:
         await (answer or self.app)(scope, again, send)
 
     def _cancelled(self, request: Request, body: bytes) -> Response | None:
-        """The reply to a notification of this kind; None for another request."""
+        """The reply to such a notification; None for any other request."""
         try:
             told = decoded(body) if b"cancelled" in body else None
             if not isinstance(told, dict) or told.get("method") != CANCELLED:
@@ -191,7 +191,7 @@ class Cancelling:
         except (NotJson, LookupError, TypeError):
             return None  # the protocol's package says what is wrong with it
         if len(turns) > 1:
-            told = error_body("several clients ask with this id; close the request instead", "conflict", "id")
+            told = error_body("several clients use this request id; close the connection instead", "conflict", "id")
             return as_json(told, 409)
         for turn in turns:
             self.tools.service.desk.cancel(turn)
@@ -199,7 +199,7 @@ class Cancelling:
 
 
 def _caller(request: Request | None, id: object) -> tuple[object, ...]:
-    """Who asks with the id of a request, which each client counts for itself."""
+    """Identifies a request: its id, which each client counts by itself, and the client."""
     if request is None:
         return (id,)
     headers = (request.headers.get(name) for name in ("mcp-session-id", "user-agent"))

@@ -40,11 +40,11 @@ COMPLETIONS = "chat/completions"
 KEYS = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie")
 """Headers whose values are passed on and never kept."""
 WARNINGS = 50
-"""Different oddities of replies that are said."""
+"""How many different problems of replies are shown."""
 OWN = frozenset({"host", "content-length", "connection", "accept-encoding", "transfer-encoding"})
 """Headers of one connection; all others are passed on."""
 PACKED = frozenset({"gzip", "x-gzip", "deflate"})
-"""Encodings of a request that are read; the body passes as it is."""
+"""Encodings of a request that the recorder can read; the body is passed on as it is."""
 
 
 async def serve_record(upstream: str, out: Path, port: int, seconds: float) -> None:
@@ -85,7 +85,7 @@ class CallRecorder:
     warned: set[str] = field(default_factory=set)
 
     def warn(self, problem: str) -> None:
-        """Says what is odd in a reply, the same once: trees are made of it later, when nobody can ask again."""
+        """Says once what is wrong with a reply: trees are made of it later, when the agent cannot be run again."""
         if problem not in self.warned and len(self.warned) < WARNINGS:
             self.warned.add(problem)
             say(f"record: {problem}")
@@ -134,7 +134,7 @@ class _Passing(StreamingResponse):
 
 
 def _unpacked(body: bytes, encoding: str) -> bytes:
-    """A request's body. Raises ValueError where it is packed in a way that is not read, damaged or too long."""
+    """A request's body, unpacked. Raises ValueError if its encoding is unknown, or if it is damaged or too long."""
     if encoding in ("", "identity"):
         return body
     if encoding not in PACKED:

@@ -201,7 +201,7 @@ class CollectionIndex:
         return scores, rows
 
     def _in_part(self, why: str) -> RetrieverError:
-        return RetrieverError(f"{self._address.uri}/{self._address.collection}: a reply that is not whole: {why}")
+        return RetrieverError(f"{self._address.uri}/{self._address.collection}: incomplete reply: {why}")
 
 
 def open_milvus(

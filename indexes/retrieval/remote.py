@@ -27,16 +27,16 @@ FINGERPRINT = "X-StepRAG-Index"
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses after which a request is sent again."""
 INCOMPLETE = ("timed_out", "terminated_early", "partial", "is_partial", "error", "errors")
-"""Keys of a reply of status 200 that say that it is not whole."""
+"""Keys by which a reply of status 200 says that it is incomplete."""
 ANSWERED = {"_shards": ("successful", "skipped"), "_clusters": ("successful",)}
-"""Elasticsearch's counts of `total`: which of them have answered. A shard is skipped that holds nothing of the query, a
-cluster that cannot be reached.
+"""Which of Elasticsearch's counts have answered, out of `total`. It skips a shard that cannot match the query, and a
+cluster that it cannot reach.
 """
 CONNECTIONS = 64
 
 
 class PartialReply(Exception):
-    """A reply that holds a part of what there is. It is asked for again: taken for whole, it would be kept for ever."""
+    """An incomplete reply. The search is repeated: taken as complete, its gap would stay in the journal."""
 
 
 class RemoteRetriever:
@@ -123,7 +123,7 @@ class RemoteRetriever:
             except aiohttp.ClientError as error:
                 problem, headers = _reason(error), {}
             except PartialReply as error:
-                problem, headers = f"answers in part: {error}", {}
+                problem, headers = f"incomplete reply: {error}", {}
             if attempt < self._config.retries:
                 await asyncio.sleep(pause(attempt, headers))
         raise RetrieverError(f"{self._url}: {problem} (tried {self._config.retries + 1} times)")
@@ -184,7 +184,7 @@ class RemoteRetriever:
         """What was found for the one query of a reply."""
         found = told["result"]
         if isinstance(found, list) and (len(found) != 1 or found[0] is None):
-            raise PartialReply(f"{len(found)} lists of results, or an empty one, for one query")
+            raise PartialReply(f"{len(found)} lists of results, or null, for one query")
         return found[0]
 
     def _refused(self) -> ConfigError:
@@ -192,7 +192,7 @@ class RemoteRetriever:
 
 
 def lacking(told: Any) -> str:
-    """What a reply says that it lacks: shards or clusters that failed, time that was over; empty where it is whole."""
+    """Why a reply is incomplete, by what it says: failed shards or clusters, a timeout; empty if it is complete."""
     if not isinstance(told, dict):
         return ""
     says = [key for key in INCOMPLETE if told.get(key)]

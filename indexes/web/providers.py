@@ -28,12 +28,10 @@ QUERY_CHARS, QUERY_WORDS = 400, 50
 REPLY_BYTES = 4_000_000
 ADDRESS_CHARS = 2000
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
-LIMITED = 6
-"""How often a request that was over the rate is sent again."""
-SHORT = 60
-"""Seconds of the longest window of a plan's rate over which requests are spread; longer ones are its quota."""
+RATE_RETRIES = 6
+"""How often a request over the rate limit is sent again."""
 ENGINE = 0.5
-"""Share of a search's time within which the search engine has to answer a request; waiting for its turn is none."""
+"""Share of a search's time in which the engine has to answer a request; waiting for a turn does not count."""
 REFUSED = frozenset({401, 402, 403, 432, 433})
 """Wrong key, or nothing left of the plan (432 and 433 are Tavily's)."""
 SPENT = re.compile(rb"not enough credits|SUBSCRIPTION_TOKEN_INVALID", re.IGNORECASE)
@@ -52,7 +50,7 @@ class WebResult:
 
 
 class TransientFailure(RetrieverError):
-    """A failure that may be over soon."""
+    """A failure that may pass soon."""
 
 
 async def in_time(config: WebConfig, work: Awaitable[Given]) -> Given:
@@ -133,8 +131,8 @@ class HttpProvider:
         own = places([f"{base.raw_host}:{base.port}"]) if config.base_url else frozenset[tuple[str, int]]()
         self._fetcher = Fetcher(own, most=REPLY_BYTES, user_agent=user_agent)
         self._headers = {"Accept": "application/json", **self._key()}
-        self._free = self._gap = 0.0
-        """When the next request may be sent, by `time.monotonic`; seconds between two of them."""
+        self._next_at = self._interval = 0.0
+        """When the next request may be sent (`time.monotonic`); seconds between two requests."""
 
     def _key(self) -> dict[str, str]:
         name = self._config.key_env or self._dialect.key_env
@@ -145,8 +143,8 @@ class HttpProvider:
         return {self._dialect.key_header: self._dialect.key_before + key} if self._dialect.key_header else {}
 
     async def search(self, query: str) -> tuple[WebResult, ...]:
-        """As the protocol says. A reply in part, or of a server in trouble, is asked for once more; one over the rate
-        `LIMITED` times, each when its turn comes.
+        """As the protocol says. An incomplete reply or a server error is retried once, a request over the rate limit
+        `RATE_RETRIES` times, each when its turn comes.
         """
         limited = failed = 0
         while True:
@@ -157,29 +155,26 @@ class HttpProvider:
                 return self._read(reply)
             except TransientFailure:
                 limited, failed = limited + (reply.status == 429), failed + (reply.status != 429)
-                if limited > LIMITED or failed > 1:
+                if limited > RATE_RETRIES or failed > 1:
                     raise
 
     async def _turn(self) -> None:
-        """Waits until a request may be sent: after a refusal, or behind the one before it where the rate is known."""
+        """Waits until a request may be sent: after a refusal, and in step with the others if the rate is limited."""
         while True:
-            wait = self._free - time.monotonic()
+            wait = self._next_at - time.monotonic()
             if wait <= 0:
                 break
             await asyncio.sleep(wait)
-        self._free = time.monotonic() + self._gap
+        self._next_at = time.monotonic() + self._interval
 
     def _pace(self, reply: Reply, attempt: int) -> None:
-        """Learns from a reply how fast requests may be sent, and when the next one may."""
-        for count, window in re.findall(r"(\d{1,6});w=(\d{1,6})", reply.headers.get("X-RateLimit-Policy", "")):
-            if 0 < int(window) <= SHORT and int(count):
-                self._gap = max(self._gap, 1.05 * int(window) / int(count))  # the provider counts as they arrive
+        """Learns from a reply when the next request may be sent, and how far apart requests have to be."""
         wait = asked_wait(reply.headers)
         if reply.status in AGAIN:
             wait = min(2.0**attempt, LONGEST_WAIT) if wait is None or (attempt and not wait) else wait
-            self._gap = max(self._gap, min(1.0, wait)) if reply.status == 429 else self._gap
+            self._interval = max(self._interval, min(1.0, wait)) if reply.status == 429 else self._interval
         if wait and wait <= LONGEST_TOLD:
-            self._free = max(self._free, time.monotonic() + wait)
+            self._next_at = max(self._next_at, time.monotonic() + wait)
 
     async def _send(self, query: str) -> Reply:
         dialect, config = self._dialect, self._config

@@ -124,7 +124,7 @@ class Journal(JournalReader):
         self._db.write(f"DELETE FROM calls WHERE {_THIS}", question_id, *key)
 
     def abandoned(self, question_id: str, key: CallKey) -> None:
-        """A fault of a program ended the call: it counts as lost, for it may be paid, and it may be sent again."""
+        """An unexpected exception ended the call: it counts as lost, since it may be paid, and may be sent again."""
         with self._db.transaction():
             self._db.write("INSERT INTO lost(question, role) VALUES (?, ?)", question_id, key[0])
             self.failed(question_id, key)

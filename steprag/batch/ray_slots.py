@@ -143,7 +143,7 @@ async def opened_slots(
         exact = Spending(prices=prices)
         Journal(run.path / JOURNAL, exact).close()
         spending.usage, spending.usd, spending.lost, spending.in_flight = exact.usage, exact.usd, exact.lost, 0
-        spending.unpriced, spending.paid = exact.unpriced, exact.paid
+        spending.unpriced, spending.guessed, spending.paid = exact.unpriced, exact.guessed, exact.paid
         run.set(calls_lost=exact.lost)
 
 

@@ -1,4 +1,4 @@
-"""What a recipe names and commands take where nobody names it: the index, and the recipe itself."""
+"""What a command uses if nothing is named: the recipe of its model, and the recipe's index or the newest one."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ SAMPLED = ("top_k", "min_p", "repeat_penalty", "repetition_penalty", "grammar", 
 
 
 GONE = ("replica_header", "cache", "uncertainty")
-"""Keys of earlier versions, which were none by default."""
+"""Keys of earlier versions that were none by default."""
 
 
 class Section(BaseModel):
@@ -63,7 +63,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _of_earlier_runs(cls, given: Any) -> Any:
-        """Manifests of earlier versions name keys that are gone; where one was not set it says nothing."""
+        """Drops keys that are gone and were not set: manifests of earlier versions name them."""
         if not isinstance(given, dict):
             return given
         return {key: value for key, value in given.items() if value is not None or key not in GONE}

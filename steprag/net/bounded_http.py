@@ -38,11 +38,11 @@ PROXIES = ("http", "https")
 FIRST_WAIT, LONGEST_WAIT, LONGEST_TOLD = 0.5, 8.0, 600.0
 """Seconds before a request is sent again, doubled each time; and the most of them that an endpoint may ask for."""
 RESET = "reset"
-"""In the names of headers that say when a limit begins anew; `remaining` in its place says what is left of it."""
+"""In the names of headers that say when a limit resets; with `remaining` in its place, they say what is left of it."""
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:ours?)?|d(?:ays?)?) ?")
 EPOCH = 1e9
-"""Seconds since 1970 from which on a number is a moment and no wait."""
+"""A greater number is a moment, in seconds since 1970, and not a wait."""
 
 
 def proxy_of(url: str) -> str | None:
@@ -260,8 +260,8 @@ def pause(attempt: int, headers: Mapping[str, str], said: float = 0.0) -> float:
 
 
 def asked_wait(headers: Mapping[str, str]) -> float | None:
-    """The seconds that headers ask to wait: OpenAI's `retry-after-ms`, or Retry-After, or the longest reset of the
-    limits of which nothing is left (`x-ratelimit-reset-requests`, Brave's lists). None where they ask for nothing.
+    """The seconds that headers ask to wait: OpenAI's `retry-after-ms`, or Retry-After, or the latest reset among limits
+    that are used up (`x-ratelimit-reset-requests`, Brave's lists). None if they ask for nothing.
     """
     headers = {name.lower(): value for name, value in headers.items()}
     if (told := _seconds(f"{headers.get('retry-after-ms', '').strip()}ms")) is not None:
@@ -279,8 +279,8 @@ def asked_wait(headers: Mapping[str, str]) -> float | None:
 
 
 def _seconds(text: str) -> float | None:
-    """How far off a moment is, by a number of seconds, `1m30s`, `6 ms`, an HTTP or ISO date, or the seconds or
-    milliseconds since 1970; None for another text.
+    """How far off a moment is: a number of seconds, `1m30s`, `6 ms`, an HTTP or ISO date, or seconds or milliseconds
+    since 1970. None for any other text.
     """
     text = text.strip()
     if re.fullmatch(r"\d{1,15}(\.\d{1,9})?", text):

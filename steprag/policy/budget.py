@@ -72,7 +72,7 @@ class Spending:
         self.usage, self.usd, self._start = Usage(), 0.0, time.monotonic()
         self.in_flight = self.lost = self.ended = self._begun = 0
         self._promised: dict[str, float] = {"usd": 0, "tokens": 0}
-        self.unpriced = False
+        self.unpriced = self.guessed = False
         self.paid: set[str] = set()
         self._minutes = 0.0
         self._timed = 0
@@ -97,26 +97,27 @@ class Spending:
         self.usage += usage
         self.usd += dollars(usage, price) if price.known else (usage.charged or 0) / NANO
         self.unpriced |= not price.known and usage.charged is None
+        self.guessed |= price.known and bool(usage.estimated)
         self.paid.add(question)
 
     @property
     def bill(self) -> str:
         """All calls, tokens and dollars, in words."""
         used, about = self.usage, "about " * bool(self.usage.estimated)
-        cost = f", {about}${self.usd:,.2f}" if self.usd and not self.unpriced else ""
+        cost = f", {'about ' * self.guessed}${self.usd:,.2f}" if self.usd and not self.unpriced else ""
         tokens = f"{used.prompt_tokens:,} prompt and {used.completion_tokens:,} completion tokens"
         return f"{used.calls:,} calls, {about}{tokens}{cost}"
 
     @property
     def dollars(self) -> float | None:
-        """What it cost; None where a price is missing, or the endpoint did not report all tokens."""
-        return None if self.unpriced or self.usage.estimated else self.usd
+        """What it cost; None if a price is missing, or if tokens that cost something had to be estimated."""
+        return None if self.unpriced or (self.guessed and self.usd) else self.usd
 
     def summary(self) -> dict[str, float | None]:
-        """Calls, tokens and dollars of a run for its manifest, failed questions included. `usd` is None where nobody
-        knows it; `usd_estimated` stands beside it where only tokens had to be estimated.
+        """Calls, tokens and dollars of a run for its manifest, failed questions included. `usd` is None if it is not
+        known; `usd_estimated` stands beside it if only tokens had to be estimated.
         """
-        guess = {"usd_estimated": round(self.usd, 6)} if self.usage.estimated and not self.unpriced else {}
+        guess = {"usd_estimated": round(self.usd, 6)} if self.guessed and self.usd and not self.unpriced else {}
         return {**self.usage.shown, "usd": None if self.dollars is None else round(self.dollars, 6), **guess}
 
     def moved(self) -> None:

@@ -14,7 +14,7 @@ from steprag.console.progress import say
 from steprag.types import Message, Sample, Usage
 
 CHARS_A_TOKEN = 4
-"""Tokens are estimated from this until a reply reports them, and where it never does."""
+"""Tokens are estimated by this until a reply reports them, and if it never does."""
 
 
 def chars_of(messages: Iterable[Message]) -> int:
@@ -23,7 +23,7 @@ def chars_of(messages: Iterable[Message]) -> int:
 
 
 def with_estimates(usage: Usage, prompt: int, written: int) -> Usage:
-    """The usage of a call of so many characters, estimated where its reply reports none: no text takes 0 tokens."""
+    """The usage of a call, estimated from its characters where the reply reports 0: no text takes 0 tokens."""
     tokens = {"prompt_tokens": usage.prompt_tokens or -(-prompt // CHARS_A_TOKEN),
               "completion_tokens": usage.completion_tokens or -(-written // CHARS_A_TOKEN)}  # fmt: skip
     if not usage.calls or tokens.items() <= vars(usage).items():
@@ -62,7 +62,7 @@ class Gate:
             yield
 
     async def metered(self, chars: int, request: Callable[[], Awaitable[Sample]]) -> Sample:
-        """Sends a request and settles what it used. The first time that tokens have to be estimated, it says so."""
+        """Sends a request and settles what it used. Says so the first time that it has to estimate tokens."""
         sample = await request()
         used = with_estimates(sample.usage, chars, sum(len(one.text + one.reasoning) for one in sample.completions))
         if used.estimated and not self._estimates:

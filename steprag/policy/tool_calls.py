@@ -1,4 +1,4 @@
-"""Calls of tools in replies: put together from the pieces of a stream, and checked for what calls no tool."""
+"""Tool calls in replies: assembled from the pieces of a stream, and checked against the tools that were offered."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from steprag.errors import quoted
 
 SHORT = 1 << 14
-"""Characters of arguments up to which a piece that names their tool again is asked whether they are whole."""
+"""Characters of arguments up to which they are checked for being complete when a piece names their tool again."""
 
 
 class ToolCalls:
-    """The calls of one choice. The first piece of a call names it, its arguments come in any number of pieces.
+    """The calls of one choice. The first piece of a call names it; its arguments come in any number of pieces.
 
-    A call begins with an id of its own, or with a name where the call before it is whole: endpoints give several calls
-    one index, or none (Ollama, Gemini's compatible API).
+    A new id begins a new call, and so does a name once the call before it is complete: some endpoints give several
+    calls the same index, or none (Ollama, Gemini's compatible API).
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class ToolCalls:
         self._last = 0
 
     def add(self, pieces: list[Any]) -> int:
-        """Adds the pieces of one chunk; returns their characters. Raises ValueError for what is no call of a tool."""
+        """Adds the pieces of one chunk; returns their characters. Raises ValueError for what is not a tool call."""
         return sum(self._add(piece, place if len(pieces) > 1 else self._last) for place, piece in enumerate(pieces))
 
     def _add(self, piece: Any, place: int) -> int:
@@ -51,7 +51,7 @@ class ToolCalls:
 
 
 def _begins(call: Mapping[str, Any], id: str, name: str, arguments: str, *, indexed: bool) -> bool:
-    """Whether a piece with this id and name begins another call than the one that it would go on with."""
+    """Whether a piece with this id and name begins a new call, and does not continue `call`."""
     known, so_far = call["function"]["name"], call["function"]["arguments"]
     if id and call["id"]:
         return id != call["id"]
@@ -71,7 +71,7 @@ def is_object(arguments: object) -> bool:
 
 
 def odd_calls(request: Any, reply: Any) -> Iterator[str]:
-    """What no tool can be called by: arguments that are no JSON object, names that the request did not offer."""
+    """What is wrong with calls: arguments that are not a JSON object, names that the request did not offer."""
     tools = [_mapping(tool).get("function") for tool in _rows(request, "tools")] + _rows(request, "functions")
     offered = [name for tool in tools if isinstance(name := _mapping(tool).get("name"), str)]
     for choice in _rows(reply, "choices"):
@@ -81,7 +81,7 @@ def odd_calls(request: Any, reply: Any) -> Iterator[str]:
             if name not in offered:
                 yield f"a reply calls {quoted(name)}, and its request offers {', '.join(offered) or 'no tool'}"
             if not is_object(arguments or "{}"):
-                yield f"the arguments of a call of {quoted(name)} are no JSON object"
+                yield f"the arguments of a call of {quoted(name)} are not a JSON object"
 
 
 def calls_of(message: Any) -> list[Any]:

@@ -26,7 +26,7 @@ POLICY = (
 )
 """The Content-Security-Policy of our pages: their own files alone, and no text that becomes markup."""
 PREFIXES = ("x-forwarded-prefix", "x-forwarded-context", "x-proxycontextpath", "x-script-name")
-"""Headers in which proxies name the path that they offer a service below: Traefik's, JupyterHub's, others'."""
+"""Headers in which proxies name the path under which they serve an application: Traefik, JupyterHub, others."""
 PREFIX = re.compile(r"(?:/(?!\.)[\w.~%@:+-]{1,200}){1,20}", re.ASCII)
 HEADERS = (
     (b"content-security-policy", POLICY.encode()),
@@ -72,8 +72,8 @@ class Access:
         return hmac.compare_digest(token.encode(), self.token.encode())
 
     def set_cookie(self, root: str) -> str:
-        """The header's value that signs a browser in until it is closed. `root`: the path below which a proxy offers
-        the service; other people's services may lie beside it, and are not to get the cookie.
+        """The header's value that signs a browser in until it is closed. `root`: the path under which a proxy serves
+        the application; other people's services may lie beside it and must not get the cookie.
         """
         return f"{self.cookie}={self.session()}; HttpOnly; SameSite=Strict; Path={root or '/'}"
 
@@ -117,19 +117,19 @@ class Guard:
 
 
 def _prefix(headers: dict[str, str]) -> str:
-    """The path below which a proxy offers the service, as its headers say; empty where they name none."""
+    """The path under which a proxy serves the application, according to its headers; empty if they name none."""
     told = next((value for name in PREFIXES if (value := headers.get(name))), "")
     prefix = "".join(part.strip().rstrip("/") for part in told.split(","))  # several proxies, the outermost first
     return prefix if PREFIX.fullmatch(prefix) else ""
 
 
 def route_of(scope: Scope) -> str:
-    """The path of a request as routes name it: without that of the application, which a proxy or a mount adds."""
+    """The path of a request within the application: without the prefix that a proxy or a mount adds."""
     return scope["path"].removeprefix(scope.get("root_path", "")) or "/"
 
 
 def _below(prefix: str, scope: Scope) -> Scope:
-    """The request as ASGI has it of an application below a path, whether the proxy took the path off or not."""
+    """The request as ASGI has it for an application under a path, whether or not the proxy strips that path."""
     root, path = scope.get("root_path", ""), scope["path"]
     if not prefix or root.startswith(prefix):
         return scope
