@@ -26,9 +26,7 @@ REMEMBERED = 256
 """Turns that ended whose events are still in memory, deltas and all."""
 DEADLY_STARTS = 2
 """Starts of the service that died while a turn was under way, after which it is not played again."""
-DEADLY = (
-    "set aside: the service died twice while it played this turn; ask in other words"
-)
+DEADLY = "set aside: the service died twice while it played this turn; ask in other words"
 BROKE = "a fault of the service; its log says more"
 
 
