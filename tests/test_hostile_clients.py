@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
@@ -168,3 +171,28 @@ async def test_chunks_of_one_byte_cost_their_senders_alone(path: bytes) -> None:
             assert all(one.startswith(b"HTTP/1.1 404") for one in answers)
         for _, writer in held:
             writer.transport.abort()
+
+
+STUCK = """
+import re, signal, sys
+from steprag.console import stop_guard
+from steprag.web.listening import until_stopped
+stop_guard.LATER = 0.5
+async def serving():
+    print("begun", flush=True)
+    {}
+sys.exit(until_stopped(serving(), 0.5))
+"""
+
+
+@pytest.mark.parametrize("work", ["re.match('(a|a)*b', 'a' * 60)", "sum(iter(int, 1))"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_ends_whatever_it_is_doing(work: str, number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", STUCK.format(work)], stdout=subprocess.PIPE) as service:
+        assert service.stdout
+        assert service.stdout.readline() == b"begun\n"
+        service.send_signal(number)
+        try:
+            assert service.wait(30) in (0, -signal.SIGKILL)  # `re` looks for signals
+        finally:
+            service.kill()

@@ -26,4 +26,4 @@ def main(argv: list[str]) -> int:
         return until_stopped(serve_chat(config, index, out, doors))
     if given.out.endswith(NUMBERED):  # clients start one for each of their windows, in folders of their own
         config = config.model_copy(update={"serve": config.serve.model_copy(update={"keep": False})})
-    return until_stopped(serve_stdio(config, index, out))
+    return until_stopped(serve_stdio(config, index, out), None)  # its client ends it

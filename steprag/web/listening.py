@@ -19,6 +19,7 @@ import socket
 import time
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -27,6 +28,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from steprag.console.stop_guard import ended_within
 from steprag.errors import ConfigError
 from steprag.net.hosts import is_loopback
 
@@ -89,14 +91,16 @@ def _guessable(token: str) -> str | None:
     return "a word or row that many use" if len(set(rest)) < TOKEN_KINDS or steps > len(rest) / 2 else None
 
 
-def until_stopped(serving: Coroutine[Any, Any, None]) -> int:
-    """Runs a service until it is ended, by Ctrl-C or likewise by `kill`; returns the exit code.
+def until_stopped(serving: Coroutine[Any, Any, None], grace: float | None = 10) -> int:
+    """Runs a service until it is ended, by Ctrl-C or likewise by `kill`; returns the exit code. It is killed where it
+    takes more than `grace` seconds and a little, whatever it does (`steprag.console.stop_guard`); None: never.
 
     uvicorn answers what it accepted and raises the signal again behind it.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        asyncio.run(serving)
+        with nullcontext() if grace is None else ended_within(grace):
+            asyncio.run(serving)
     except* KeyboardInterrupt:  # in a group where a task group stands around the service
         pass
     return 0
