@@ -52,7 +52,8 @@ from steprag.config.load import NEWEST, add_options, config_from, index_of, pars
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.policy.budget import Spending, prices_of
-from steprag.records.inputs import ids_identity, read_questions
+from steprag.records.inputs import read_questions
+from steprag.records.question_ids import ids_identity
 from steprag.runs.run import NUMBERED, Run, open_run
 from steprag.tree import Failure, Tree
 from steprag.types import Question

@@ -55,7 +55,8 @@ from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, RequestError
 from steprag.policy.budget import Spending, prices_of
 from steprag.policy.protocols import Policy
-from steprag.records.inputs import ids_identity, read_questions
+from steprag.records.inputs import read_questions
+from steprag.records.question_ids import ids_identity
 from steprag.runs.run import NUMBERED, Run, open_run
 from steprag.tree import Failure
 from steprag.types import Episode, Found, Prediction, Question, Usage

@@ -21,7 +21,7 @@ from steprag.config.load import NEWEST, StageConfig, add_options, config_from, i
 from steprag.config.sections import Positive, RetrieverConfig
 from steprag.errors import DataError
 from steprag.records.inputs import question_from_row
-from steprag.records.tables import rows_of
+from steprag.records.rows import read_any_rows
 from steprag.scores.stats import mean_interval
 
 SUPPORT = "supporting_ids"
@@ -61,7 +61,7 @@ def main(argv: list[str]) -> int:
 def read_judged(path: Path) -> list[Judged]:
     """The questions of a file whose `metadata.supporting_ids` names passages. Raises DataError where none does."""
     judged: list[Judged] = []
-    for number, row in rows_of(path):
+    for number, row in read_any_rows(path):
         question = question_from_row(row, path, number)
         support = question.metadata.get(SUPPORT) or []
         if not isinstance(support, list):

@@ -28,9 +28,9 @@ from steprag.config.sections import EpisodeConfig, PromptConfig
 from steprag.console.progress import say
 from steprag.engines.reasoning import MARKS, split
 from steprag.errors import ConfigError, DataError, StepFormatError
+from steprag.records.fields import first
 from steprag.records.jsonl import dump_line, file_hash, line_hash
-from steprag.records.spellings import first
-from steprag.records.tables import rows_of
+from steprag.records.rows import read_any_rows
 from steprag.records.training_rows import Trajectory
 from steprag.runs.run import add_overwrite_option, open_run
 from steprag.types import Completion, Message, Question, State
@@ -84,7 +84,7 @@ def import_rows(config: InstructConfig, file: Path, out: Path, overwrite: bool |
         made_folder("pairs instruct", run, config, ("sft",), profile.grammar, profile.identity) as folder,
     ):
         others = folder.file("refused.jsonl")
-        for number, row in rows_of(file):
+        for number, row in read_any_rows(file):
             counts["rows"] += 1
             name = f"instruct-{line_hash(json.dumps(row))}"
             try:

@@ -19,10 +19,13 @@ from steprag.console.progress import say
 from steprag.engines.models import cache_dir
 from steprag.engines.pretrained import asking_the_hub
 from steprag.errors import ConfigError, DataError, quoted
-from steprag.records.inputs import CELLS, SPLITS
+from steprag.records.fields import keys_of
+from steprag.records.inputs import CELLS
+from steprag.records.json_text import as_json
 from steprag.records.jsonl import existing, file_hash, written_whole
-from steprag.records.spellings import ANSWERS, QUESTION_IDS, QUESTION_NAMES, QUESTIONS, folded, keys_of
-from steprag.records.tables import as_json, rows_of
+from steprag.records.question_ids import SPLITS
+from steprag.records.rows import read_any_rows
+from steprag.records.spellings import ANSWERS, QUESTION_IDS, QUESTION_NAMES, QUESTIONS, folded
 from steprag.types import Question
 
 FLASHRAG = "RUC-NLPIR/FlashRAG_datasets"
@@ -78,7 +81,7 @@ def questions_at(named: str, columns: str | None = None, what: str = "question f
         path = existing(named, what)
         if columns is None:
             return path
-        identity, place, rows = file_hash(path), path.absolute(), rows_of(path, headed=True)
+        identity, place, rows = file_hash(path), path.absolute(), read_any_rows(path, has_header=True)
     else:
         name, config, split, identity, found = hub_rows(named)
         place, rows = Path(f"{config or name.rpartition('/')[2]}/{split}"), enumerate(found(), 1)

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from steprag.errors import ConfigError, quoted
-from steprag.records.inputs import WithId, dataset_of
 from steprag.records.jsonl import line_hash
+from steprag.records.question_ids import WithId, dataset_of
 from steprag.records.training_rows import PEOPLE
 from steprag.scores.metrics import exact_match, normalise, parts_match
 from steprag.types import Found, Passage
