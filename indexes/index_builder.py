@@ -117,7 +117,7 @@ def _type(named: str) -> str:
 
 def _titles(corpus: Path) -> Titles:
     """How FlashRAG's encoder reads the titles of a corpus, by its first row: `contents` as it stands, else `text`."""
-    row = next((row for _, row in read_any_rows(corpus)), None)
+    row = next((row for _, row in read_any_rows(corpus, [])), None)
     contents = row.get("contents") if isinstance(row, dict) else None
     if not isinstance(contents, str):
         return "omitted"

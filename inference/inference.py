@@ -56,6 +56,7 @@ from steprag.errors import PART_DONE, RequestError
 from steprag.policy.budget import Spending, prices_of
 from steprag.policy.protocols import Policy
 from steprag.records.inputs import read_questions
+from steprag.records.left_out import LeftOut, as_json
 from steprag.records.question_ids import ids_identity
 from steprag.runs.run import NUMBERED, Run, open_run
 from steprag.tree import Failure
@@ -101,7 +102,8 @@ async def infer(
     """
     check_sampling(config)
     check_state_value(config)
-    everything = read_questions(questions_file, dataset)
+    gone: list[LeftOut] = []
+    everything = read_questions(questions_file, dataset, gone)
     questions = sampled(everything, config.sample, config.seed)[: config.limit]
     questions = share.questions(questions) if share else questions
     mine = share_of(config, share)
@@ -129,7 +131,7 @@ async def infer(
             order = [question.id for question in questions]
             models = {"policy": mine.policy}
             on_ray = Slots(slots, partial(open_answers, index=index), retriever.fingerprint, order, models)
-            run.save(asked=len(questions))
+            run.save(asked=len(questions), left_out=as_json(gone))
             predictions = await answer_all(run, questions, mine, agent, judge, on_ray if slots else None)
             failed = note_failures(run, predictions)
             scores = _scored(run)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from steprag.console.progress import say
-from steprag.errors import DataError, quoted
-from steprag.records.fields import first, joined, keys_of, plain, question_fields, spelt
-from steprag.records.golden import golden_texts, with_choices
+from steprag.errors import ConfigError, DataError, quoted
+from steprag.records.fields import first, joined, keys_of, plain, spelt
+from steprag.records.golden import Right, counted_from, right_answers, whole_columns, with_choices
 from steprag.records.json_text import literal
 from steprag.records.jsonl import existing, from_dict
+from steprag.records.left_out import LeftOut, columns_not_read, merged, say_left_out
+from steprag.records.question_fields import QuestionFields, question_fields
 from steprag.records.question_ids import named
 from steprag.records.rows import read_any_rows
 from steprag.records.spellings import PASSAGE_IDS, PASSAGE_NAMES, TEXTS, TITLES
+from steprag.scores.gold import GOLD, facts_of, gold_of, parts_of
 from steprag.scores.metrics import normalise
 from steprag.types import Passage, Question
 
@@ -21,35 +26,64 @@ CELLS = "put a cell that holds what stands between cells into quotation marks"
 """The remedy for a row that does not fill the columns of its table."""
 
 
-def read_questions(path: Path | str, dataset: str | None = None) -> list[Question]:
+@dataclass(frozen=True)
+class _Row:
+    """A row of a question file: its fields, its question without golden answers, and what is right."""
+
+    line: int
+    keys: str
+    fields: QuestionFields
+    question: Question
+    right: Right
+
+
+def read_questions(path: Path | str, dataset: str | None = None, gone: list[LeftOut] | None = None) -> list[Question]:
     """All questions of a file, checked: ids unique, each with text and golden answers; blank answers are left out.
 
     Rows may have other data sets' field names (`steprag.records.spellings`). FlashRAG's ids are unique per file only,
     so `train_12` becomes `hotpotqa/train_12`. The data set is `dataset` if given, else what the row says (`dataset`,
     `metadata.dataset`), else the folder of a file `NAME/SPLIT.jsonl`. Other ids stay as they are. Golden answers
-    without words are counted and said.
+    without words are counted and said; so are rows without a right answer, which are left out, and columns that may
+    turn a row round and that nobody reads: these go into `gone` too.
 
     Raises ConfigError and DataError.
     """
     path = existing(path, "question file")
-    questions: list[Question] = []
-    seen: dict[str, int] = {}
-    for number, row in read_any_rows(path):
-        question = question_from_row(row, path, number)
-        if not question.question.strip():
-            raise DataError(path, "the question is empty", line=number)
-        if not question.golden_answers:
-            remedy = f'give one in "golden_answers", or --columns answer=NAME; keys found: {keys_of(row)}'
-            raise DataError(path, f"question {quoted(question.id)} has no golden answer", line=number, remedy=remedy)
-        question = named(question, path, dataset)
-        if question.id in seen:
-            raise DataError(path, f"id {quoted(question.id)} stands in line {seen[question.id]} already", line=number)
-        seen[question.id] = number
-        questions.append(question)
+    left: list[LeftOut] = []
+    rows = [_row(row, path, number) for number, row in read_any_rows(path, left)]
+    bases, notes = counted_from(((one.line, one.right) for one in rows), path)
+    kept = [row for row in rows if row.right.left_out is None]
+    questions = [named(_answered(row, bases, path), path, dataset) for row in kept]
+    _check(kept, questions, path)
+    left += merged(LeftOut(kind, f"{path}:{row.line}", words) for row in rows if row.right.left_out
+                   for kind, words in [row.right.left_out])  # fmt: skip
+    left += columns_not_read({name: row.line for row in reversed(rows) for name in row.fields.unread}, path)
     if not questions:
-        raise DataError(path, "holds no questions")
+        why = "; ".join(f"{one.kind}: {one.count:,}, the first {one.words} ({one.place})" for one in left)
+        raise DataError(path, f"holds no questions{' that can be asked; ' if rows else ''}{why}")
+    questions, more = whole_columns(questions, path)
+    for note in (*notes, *more):
+        say(note)
+    say_left_out(left)
+    if gone is not None:
+        gone += left
     _say_wordless(questions, path)
     return questions
+
+
+def _check(rows: Sequence[_Row], questions: Sequence[Question], path: Path) -> None:
+    """Raises DataError for a question without a text or an answer, and for an id that stands twice."""
+    seen: dict[str, int] = {}
+    for row, question in zip(rows, questions, strict=True):
+        if not row.question.question.strip():
+            raise DataError(path, "the question is empty", line=row.line)
+        if not question.golden_answers:
+            remedy = f'give one in "golden_answers", or --columns answer=NAME; keys found: {row.keys}'
+            raise DataError(path, f"question {quoted(question.id)} has no golden answer", line=row.line, remedy=remedy)
+        if question.id in seen:
+            problem = f"id {quoted(question.id)} stands in line {seen[question.id]} already"
+            raise DataError(path, problem, line=row.line)
+        seen[question.id] = row.line
 
 
 def _say_wordless(questions: Sequence[Question], path: Path) -> None:
@@ -61,14 +95,19 @@ def _say_wordless(questions: Sequence[Question], path: Path) -> None:
 
 
 def question_from_row(row: object, path: Path, line: int) -> Question:
-    """A question from any spelling, with its choices below it and its golden answers as texts; blank ones are left out.
-
-    Numbers are texts, true and false also yes and no. Raises DataError.
+    """A question from any spelling, with its choices below it and its golden answers as texts, blank ones left out;
+    without golden answers where nothing is right. Numbers are texts, true and false also yes and no. Raises DataError.
     """
+    one = _row(row, path, line)
+    return _answered(one, counted_from([(line, one.right)], path)[0], path)
+
+
+def _row(row: object, path: Path, line: int) -> _Row:
     if isinstance(row, list) and row and all(isinstance(cell, str) for cell in row):
         raise DataError(path, f"does not fill the columns: {quoted(row)}", line=line, remedy=CELLS)
     if not isinstance(row, dict) or not isinstance(row.get("metadata") or {}, dict | str):
-        return from_dict(Question, row, path, line)
+        from_dict(Question, row, path, line)
+        raise DataError(path, f"metadata: expected an object, found {quoted(row)}", line=line)
     fields = question_fields(row, line)
     asked = fields.own.get("question")
     if isinstance(asked, list):
@@ -82,15 +121,41 @@ def question_from_row(row: object, path: Path, line: int) -> Question:
     if fields.choices is None:
         problem = f"question {quoted(fields.own['id'])}: metadata.choices cannot be read"
         raise DataError(path, problem, line=line, remedy="give a list of texts, or letters with texts")
-    golden = golden_texts(fields.answers, fields.choices, path, line)
-    question = from_dict(Question, {**fields.own, "golden_answers": golden}, path, line)
-    return with_choices(question, list(fields.choices.values()))
+    question = _with_marks(
+        from_dict(Question, {**fields.own, "golden_answers": []}, path, line), fields.ours, path, line
+    )
+    return _Row(line, keys_of(row), fields, question, right_answers(fields, path, line))
+
+
+def _answered(row: _Row, bases: dict[str, int], path: Path) -> Question:
+    """The question of a row with its golden answers, and with its choices below it."""
+    texts = [one if isinstance(one, str) else one.text(bases[one.column], path, row.line) for one in row.right.answers]
+    question = dataclasses.replace(row.question, golden_answers=tuple(dict.fromkeys(texts)))
+    return with_choices(question, list(row.fields.choices.texts.values()) if row.fields.choices else [])
+
+
+def _with_marks(question: Question, ours: bool, path: Path, line: int) -> Question:
+    """The question whose marks of gold passages, facts and parts can be read (`steprag.scores.gold`). Those of another
+    data set that cannot be stay plain, beside the metadata. Raises DataError for those of a row of our form.
+    """
+    for names, read in ((GOLD, gold_of), (("facts",), facts_of), (("parts",), parts_of)):
+        try:
+            read(question)
+        except ConfigError as error:
+            if ours:
+                raise DataError(path, str(error), line=line) from None
+            plain_ones = {name: question.metadata[name] for name in names if name in question.metadata}
+            metadata = {name: value for name, value in question.metadata.items() if name not in plain_ones}
+            question = dataclasses.replace(question, metadata=metadata, extra={**question.extra, **plain_ones})
+    return question
 
 
 def read_passages(path: Path) -> Iterator[Passage]:
     """Every passage of a corpus file, streamed."""
-    for number, row in read_any_rows(path):
+    gone: list[LeftOut] = []
+    for number, row in read_any_rows(path, gone):
         yield passage_from_row(row, path, number)
+    say_left_out(gone)
 
 
 def passage_from_row(row: object, path: Path | str, line: int) -> Passage:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from steprag.errors import DataError, quoted
-from steprag.records.fields import has_id, is_passage, is_question
+from steprag.records.fields import has_id, is_passage, is_question, is_talk
 from steprag.records.json_text import NotJson, as_json, decoded
 from steprag.records.jsonl import read_value
 from steprag.records.packed import line_bytes
@@ -64,7 +64,7 @@ def rows_in(value: dict[str, Any], path: Path) -> list[Any] | None:
     """The rows of an object that is no row itself: of the one list of rows in it, or of {ID: row} with the ID in it.
     Raises DataError where it has several such lists.
     """
-    if not value or is_question(value) or has_id(value):
+    if not value or is_question(value) or has_id(value) or is_talk(value):
         return None
     if rows := _of_columns(value):
         return rows
@@ -95,7 +95,7 @@ def nested_rows(value: dict[str, Any], path: Path, depth: int = 3) -> list[Any]:
     one with a text of its own only questions about it are looked for (DROP).
     """
     found: dict[str, list[Any]] = {}
-    for name, inner in value.items() if depth and not is_question(value) else ():
+    for name, inner in value.items() if depth and not (is_question(value) or is_talk(value)) else ():
         if not isinstance(inner, list) or not inner or not isinstance(inner[0], dict):
             continue
         if is_question(inner[0]) or (is_passage(inner[0]) and not is_passage(value)):

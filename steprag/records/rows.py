@@ -13,6 +13,7 @@ from steprag.errors import DataError
 from steprag.records.json_rows import json_rows
 from steprag.records.json_text import as_json
 from steprag.records.jsonl import read_rows
+from steprag.records.left_out import LeftOut
 from steprag.records.packed import NotWhole, lines, open_bytes
 from steprag.records.tables import csv_mark, csv_rows, tab_rows
 from steprag.records.workbook import workbook_rows
@@ -39,14 +40,14 @@ _TAR = slice(257, 262)
 """Where a tar archive says that it is one."""
 
 
-def read_any_rows(path: Path, *, has_header: bool = False) -> Iterator[tuple[int, Any]]:
-    """Number (of the line, or of the row) and value of every row of a file. `has_header`: the first line of a table
-    names its columns, be they unknown. Raises DataError.
+def read_any_rows(path: Path, gone: list[LeftOut], *, has_header: bool = False) -> Iterator[tuple[int, Any]]:
+    """Number (of the line, or of the row) and value of every row of a file. What is not read of it goes into `gone`.
+    `has_header`: the first line of a table names its columns, be they unknown. Raises DataError.
     """
     if path.name.endswith(".parquet"):
         yield from ((number, as_json(row)) for number, row in parquet_values(path))
     elif path.suffix.lower() in (".xlsx", ".xlsm"):
-        yield from workbook_rows(path)
+        yield from workbook_rows(path, gone)
     else:
         found = non_jsonl_rows(path, has_header=has_header)
         yield from read_rows(path) if found is None else found
