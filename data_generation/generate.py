@@ -53,7 +53,9 @@ from steprag.config.recipes import NEWEST, index_of
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.policy.budget import Spending, prices_of
-from steprag.records.inputs import ids_identity, read_questions
+from steprag.records.inputs import read_questions
+from steprag.records.left_out import LeftOut, as_json
+from steprag.records.question_ids import ids_identity
 from steprag.runs.run import NUMBERED, Run, open_run
 from steprag.tree import Failure, Tree
 from steprag.types import Question
@@ -96,7 +98,8 @@ async def generate(
 
     Raises BudgetReached where a limit ended it.
     """
-    everything = read_questions(questions_file, dataset)
+    gone: list[LeftOut] = []
+    everything = read_questions(questions_file, dataset, gone)
     questions = everything[: config.limit]
     questions = share.questions(questions) if share else questions
     mine = share_of(config, share)
@@ -114,7 +117,7 @@ async def generate(
         if share is not None:
             identity |= share.identity
         with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
-            run.save(grammar=profile.grammar.name, **tools_told(environment.profile))
+            run.save(grammar=profile.grammar.name, left_out=as_json(gone), **tools_told(environment.profile))
             judge = mine.judge if config.reward.judged else None
             agent = open_agent(mine, retriever, environment=environment, judge=judge)
             order = [question.id for question in questions]

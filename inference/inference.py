@@ -52,7 +52,9 @@ from steprag.config.recipes import NEWEST, index_of
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE
 from steprag.policy.budget import Spending, prices_of
-from steprag.records.inputs import ids_identity, read_questions
+from steprag.records.inputs import read_questions
+from steprag.records.left_out import LeftOut, as_json
+from steprag.records.question_ids import ids_identity
 from steprag.runs.run import NUMBERED, Run, open_run
 from steprag.tree import Failure
 from steprag.types import Prediction, Question
@@ -96,7 +98,8 @@ async def infer(
     file's data set, `slots` is the number of Ray's processes that answer, 0 for this one.
     """
     check_sampling(config)
-    everything = read_questions(questions_file, dataset)
+    gone: list[LeftOut] = []
+    everything = read_questions(questions_file, dataset, gone)
     questions = sampled(everything, config.sample, config.seed)[: config.limit]
     questions = share.questions(questions) if share else questions
     mine = share_of(config, share)
@@ -122,7 +125,7 @@ async def infer(
             order = [question.id for question in questions]
             models = {"policy": mine.policy}
             on_ray = WorkerPlan(slots, partial(open_answers, index=index), retriever.fingerprint, order, models)
-            run.save(asked=len(questions))
+            run.save(asked=len(questions), left_out=as_json(gone))
             predictions = await answer_all(run, questions, mine, agent, judge, on_ray if slots else None)
             failed = note_failures(run, predictions)
             scores = _scored(run)

@@ -19,8 +19,8 @@ from preference.report.card import report_files, summary
 from steprag.agent.grammar import Grammar
 from steprag.console.progress import say
 from steprag.errors import ConfigError, quoted
-from steprag.records.inputs import dataset_of
 from steprag.records.jsonl import dump_line, written_whole
+from steprag.records.question_ids import dataset_of
 from steprag.records.training_rows import Pair, Ranking, StepLabel, Trajectory
 from steprag.runs.run import Run
 from steprag.scores.metrics import normalise

@@ -24,7 +24,7 @@ from indexes.rows.passage_store import PassageStore
 from steprag.config.load import load_config
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError
-from steprag.records.spellings import passage_from_row
+from steprag.records.inputs import passage_from_row
 from steprag.types import Passage
 from tests.indexing import PASSAGES, write_corpus
 from tests.test_own_documents import zipped

@@ -25,9 +25,8 @@ from inference.predictions import read_predictions
 from steprag.batch.worklist import FAILED
 from steprag.config.load import OPTION
 from steprag.errors import RequestError
-from steprag.records.inputs import read_questions
+from steprag.records.inputs import as_document, read_questions
 from steprag.records.jsonl import write_records
-from steprag.records.spellings import as_document
 from steprag.types import Passage
 
 _pipelines: Any = importlib.import_module("flashrag.pipeline.pipeline")

@@ -25,7 +25,7 @@ from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.retrieval.remote import FINGERPRINT
 from steprag.errors import StepragError, quoted
 from steprag.net.hosts import ANY_NAME
-from steprag.records.spellings import as_document
+from steprag.records.inputs import as_document
 from steprag.types import Passage
 from steprag.web.app import ApiError, as_json, tell_errors
 from steprag.web.guard import Access, Guard, route_of

@@ -19,9 +19,9 @@ from steprag.batch.worklist import failures_in
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
 from steprag.errors import DataError
-from steprag.records.inputs import is_per_file, question_from_row
+from steprag.records.inputs import as_document, question_from_row
 from steprag.records.jsonl import existing, read_json, read_value, shaped, written_whole
-from steprag.records.spellings import as_document
+from steprag.records.question_ids import is_per_file
 from steprag.records.yaml_files import read_yaml
 from steprag.types import Found, Prediction, Question, Usage
 

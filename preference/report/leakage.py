@@ -26,8 +26,9 @@ from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import Progress, say
 from steprag.engines.pretrained import loading
 from steprag.engines.threads import one_load
-from steprag.records.inputs import is_per_file, read_questions
+from steprag.records.inputs import read_questions
 from steprag.records.jsonl import existing, file_hash, read_records, read_rows, shaped
+from steprag.records.question_ids import is_per_file
 from steprag.scores.gold import is_popqa
 from steprag.scores.metrics import normalise
 from steprag.types import Question

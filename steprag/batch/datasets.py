@@ -19,10 +19,14 @@ from steprag.console.progress import say
 from steprag.engines.models import cache_dir
 from steprag.engines.pretrained import asking_the_hub
 from steprag.errors import ConfigError, DataError, quoted
-from steprag.records.inputs import CELLS, SPLITS
+from steprag.records.fields import keys_of
+from steprag.records.inputs import CELLS
+from steprag.records.json_text import as_json
 from steprag.records.jsonl import existing, file_hash, written_whole
-from steprag.records.spellings import ANSWERS, QUESTION_IDS, QUESTION_NAMES, QUESTIONS, folded, keys_of
-from steprag.records.tables import as_json, rows_of
+from steprag.records.left_out import LeftOut, say_left_out
+from steprag.records.question_ids import SPLITS
+from steprag.records.rows import read_any_rows
+from steprag.records.spellings import ANSWERS, PLACES, QUESTION_IDS, QUESTION_NAMES, QUESTIONS, folded
 from steprag.types import Question
 
 FLASHRAG = "RUC-NLPIR/FlashRAG_datasets"
@@ -42,7 +46,7 @@ NAMES = ("atlas", *ON_HUB, "medqa")
 
 HUB = "hub:"
 """Before the name of a data set of the hub, where a file may stand."""
-COLUMNS = {"id": QUESTION_IDS, "question": QUESTIONS, "answer": ANSWERS}
+COLUMNS = {"id": QUESTION_IDS, "question": QUESTIONS, "answer": (*ANSWERS, *PLACES)}
 """What a column may be named as by `--columns`, with the names that then mean nothing; others are metadata."""
 
 
@@ -74,11 +78,12 @@ def questions_at(named: str, columns: str | None = None, what: str = "question f
     """The file of that name; or what is made of it, or of a data set of the hub, in the cache: `NAME/SPLIT.jsonl`, so
     that its folder names the data set. Raises ConfigError and DataError.
     """
+    gone: list[LeftOut] = []
     if not named.startswith(HUB):
         path = existing(named, what)
         if columns is None:
             return path
-        identity, place, rows = file_hash(path), path.absolute(), rows_of(path, headed=True)
+        identity, place, rows = file_hash(path), path.absolute(), read_any_rows(path, gone, has_header=True)
     else:
         name, config, split, identity, found = hub_rows(named)
         place, rows = Path(f"{config or name.rpartition('/')[2]}/{split}"), enumerate(found(), 1)
@@ -90,6 +95,7 @@ def questions_at(named: str, columns: str | None = None, what: str = "question f
             for number, row in rows:
                 renamed = _renamed(as_json(row), names, named, number)
                 stream.write(json.dumps(renamed, ensure_ascii=False, allow_nan=False) + "\n")
+        say_left_out(gone)
     return file
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from steprag.console.progress import say
@@ -27,13 +27,26 @@ class LeftOut:
     count: int = 1
 
 
+def merged(items: Iterable[LeftOut]) -> list[LeftOut]:
+    """One item a kind, with the count of all, and with place and words of the first."""
+    kinds: dict[str, LeftOut] = {}
+    for item in items:
+        before = kinds.get(item.kind)
+        kinds[item.kind] = dataclasses.replace(before, count=before.count + item.count) if before else item
+    return [*kinds.values()]
+
+
+def columns_not_read(unread: Mapping[str, int], path: Path) -> list[LeftOut]:
+    """One item for the columns of a file that nobody reads, by the line where each stands first; none without any."""
+    place, names = f"{path}:{min(unread.values(), default=0)}", ", ".join(sorted(unread))
+    return [LeftOut("columns not read", place, names, len(unread))] if unread else []
+
+
 def say_left_out(items: Sequence[LeftOut]) -> None:
     """One short paragraph: every kind with its count and its first place. Says nothing where nothing was left out."""
-    kinds = defaultdict[str, list[LeftOut]](list)
-    for item in items:
-        kinds[item.kind].append(item)
-    named = [f"{kind}: {sum(one.count for one in of_kind):,} ({_shown(of_kind[0].place)}: {_shown(of_kind[0].words)})"
-             for kind, of_kind in [*kinds.items()][:_KINDS]]  # fmt: skip
+    kinds = merged(items)
+    named = [f"{one.kind}: {_shown(one.words)} ({f'{one.count:,}, first at ' * (one.count > 1)}{_shown(one.place)})"
+             for one in kinds[:_KINDS]]  # fmt: skip
     if len(kinds) > _KINDS:
         named.append(f"{len(kinds) - _KINDS} more kinds")
     if named:

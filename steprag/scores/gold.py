@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from steprag.errors import ConfigError, quoted
-from steprag.records.inputs import WithId, dataset_of
 from steprag.records.jsonl import line_hash
+from steprag.records.question_ids import WithId, dataset_of
 from steprag.records.training_rows import PEOPLE
 from steprag.scores.metrics import exact_match, normalise, parts_match
 from steprag.types import Found, Passage
+
+GOLD = ("supporting_titles", "supporting_ids", "supporting_facts")
+"""Fields of the metadata that mark passages."""
 
 
 class WithAnswers(WithId, Protocol):
@@ -80,17 +83,19 @@ class Fact:
 
 
 def facts_of(asked: WithId) -> tuple[Fact, ...]:
-    """The facts of `metadata.facts`, such as {"passage": "156", "anyof": [["Malta", "316"]]}; none where it lists none.
+    """The facts of `metadata.facts`, such as {"passage": "156", "anyof": [["Malta", "316"]]}; none where it lists none,
+    and where the list is of texts alone (StrategyQA's).
 
     Raises ConfigError where the list cannot be read.
     """
     with _read(asked, "metadata.facts", 'give [{"passage": ID, "anyof": [[WORDS, …], …]}, …], or leave it out'):
+        facts = _listed(asked.metadata.get("facts"))
         return tuple(
             Fact(
                 str(fact["passage"]),
                 tuple(tuple(normalise(word) for word in _listed(words)) for words in _listed(fact["anyof"])),
             )
-            for fact in _listed(asked.metadata.get("facts"))
+            for fact in ([] if all(isinstance(fact, str) for fact in facts) else facts)
         )
 
 
