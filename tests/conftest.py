@@ -40,12 +40,14 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files with slow tests first: a process that takes one last would work on alone. The tests of a file that has a
     fixture or a `@cache` for all of them stay in one process; the others go one by one to whoever is free.
     """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+    if not config.getoption("loadgroup", False):
+        return
     shared = re.compile(r"\(scope=|^@cache$", re.MULTILINE)
     together = {path for path in {item.path for item in items} if shared.search(path.read_text(encoding="utf-8"))}
     for item in items:

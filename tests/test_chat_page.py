@@ -13,7 +13,7 @@ import pytest
 
 from steprag.errors import PolicyError
 from steprag.types import Passage
-from tests.browser import browser, page_in, violations
+from tests.browser import browser, page_in, page_script, violations
 from tests.chat_parts import TOKEN, WORK, Served, WritingPolicy, chat, scripted, working
 from tests.fakes import QUESTION, answer, evidence, query
 from tests.test_own_documents import HANDBOOK
@@ -528,15 +528,6 @@ def test_words_are_followed_at_the_end_and_left_alone_further_up(browser: Any) -
         assert page.evaluate(end) < 5
 
 
-DROP = """([name, text]) => {
-  const held = new DataTransfer();
-  held.items.add(new File([text], name));
-  const send = (type) => window.dispatchEvent(new DragEvent(type, { dataTransfer: held, cancelable: true }));
-  send("dragover");
-  setTimeout(() => send("drop"), 300);
-}"""
-
-
 def test_files_are_dropped_chosen_refused_asked_and_opened_at_their_page(browser: Any, tmp_path: Path) -> None:
     (tmp_path / "handbook.pdf").write_bytes(HANDBOOK)
     (tmp_path / "torn.pdf").write_bytes(HANDBOOK[:200])
@@ -559,7 +550,7 @@ def test_files_are_dropped_chosen_refused_asked_and_opened_at_their_page(browser
         assert "evidence of step 2, from your files" in page.locator(".sources").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") == 320
         assert violations(page) == ""
-        page.evaluate(DROP, ["notes.md", "# Notes\n\nOne line."])
+        page.evaluate(page_script("drop"), ["notes.md", "# Notes\n\nOne line."])
         page.get_by_text("Drop files to ask about them.").wait_for()
         page.get_by_role("button", name="Remove notes.md").wait_for()
         page.reload()

@@ -25,7 +25,7 @@ from steprag.agent.profiles import load_profile
 from steprag.config.load import load_config
 from steprag.tree import Tree
 from steprag.types import Question
-from tests.browser import browser, page_in, violations
+from tests.browser import browser, page_in, page_script, violations
 from tests.fakes import QUESTION, BelievingPolicy, DictRetriever
 from tests.viewing import (
     MARKUP,
@@ -113,7 +113,7 @@ def test_a_tree_by_pointer_searched_filtered_coloured_and_replayed(browser: Brow
         page.click("#steps .row:nth-child(3)")
         expect(page.locator(".node-name")).to_have_text("node 4")
         assert page.url.endswith("/2/4")
-        place, before = page.evaluate(PLACE_OF, 2), page.locator("canvas").screenshot()
+        place, before = page.evaluate(page_script("place_of"), 2), page.locator("canvas").screenshot()
         page.mouse.move(*place)
         assert hovered(page, 2)
         assert page.locator("canvas").screenshot() != before, "the words of a node stand beside it"
@@ -142,13 +142,6 @@ def test_a_tree_by_pointer_searched_filtered_coloured_and_replayed(browser: Brow
         assert page.locator("#steps .row").count() == 5
         page.click("text=Replay")
         expect(page.locator(".replay-words")).to_have_text("41 of 41", timeout=20000)
-
-
-PLACE_OF = """(id) => {
-  const { view, scene, canvas } = document.querySelector("canvas").stage;
-  const box = canvas.getBoundingClientRect();
-  return [box.x + scene.shape.x[id] * view.scale + view.x, box.y + scene.shape.y[id] * view.scale + view.y];
-}"""
 
 
 def test_a_tree_by_keyboard_alone(browser: Browser, link: str) -> None:
@@ -380,37 +373,6 @@ def test_one_file_opens_from_the_disk(browser: Browser, tmp_path: Path, runs: li
         assert float(cells(page, "Figures of the answers", "F1")[2].split()[0]) == -gain != 0
 
 
-ROWS_ON_THE_WAY = """async () => {
-  const { useRows } = await import("/page/loading.js");
-  const { html } = await import("/page/html.js");
-  const { render } = await import("/vendor/preact/preact.js");
-  const drawn = [];
-  const Rows = () => {
-    const { rows, complete } = useRows("run", "trees", 1, "");
-    drawn.push(rows.length);
-    return html`<p id="rows">${complete ? rows.length : ""}</p>`;
-  };
-  window.drawn = drawn;
-  const place = document.body.appendChild(document.createElement("div"));
-  render(html`<${Rows} />`, place);
-}"""
-
-
-LONG_LIST = """async () => {
-  const { VirtualList } = await import("/page/virtual.js");
-  const { html, useState } = await import("/page/html.js");
-  const { render } = await import("/vendor/preact/preact.js");
-  const List = () => {
-    const [active, setActive] = useState(-1);
-    return html`<${VirtualList} id="long" count=${1000000} height=${76} active=${active} onActive=${setActive}
-      rowRole="option" role="listbox" aria-label="Long" style=${{ height: "400px" }} row=${(index) => index} />`;
-  };
-  const place = document.createElement("div");
-  document.body.prepend(place);
-  render(html`<${List} />`, place);
-}"""
-
-
 def test_rows_are_not_redrawn_for_every_reply_and_each_of_a_million_can_be_reached(browser: Browser, link: str) -> None:
     """The clock of the page stands still: the first reply is drawn and the last one. A million rows are taller
     together than a browser draws.
@@ -425,7 +387,7 @@ def test_rows_are_not_redrawn_for_every_reply_and_each_of_a_million_can_be_reach
 
     with page_in(browser) as page:
         at(page, link, "#/trees/trees")
-        page.evaluate(LONG_LIST)
+        page.evaluate(page_script("long_list"))
         page.focus("#long")
         for key, row in (("End", "999999"), ("ArrowUp", "999998"), ("PageUp", "999994"), ("Home", "0")):
             page.keyboard.press(key)
@@ -437,7 +399,7 @@ def test_rows_are_not_redrawn_for_every_reply_and_each_of_a_million_can_be_reach
         expect(page.locator("#long .row").last).to_be_in_viewport()
         page.route("**/api/rows/**", answer)
         page.evaluate("performance.now = () => 1000")
-        page.evaluate(ROWS_ON_THE_WAY)
+        page.evaluate(page_script("rows_on_the_way"))
         expect(page.locator("#rows")).to_have_text("500")
         assert set(page.evaluate("drawn")) == {0, 10, 500}
 
@@ -528,22 +490,10 @@ def page(searches: Any, browser: Browser, tmp_path_factory: pytest.TempPathFacto
         yield page
 
 
-MOMENTS = """async ([run, line]) => {
-  const { growthOf, momentAt } = await import("/page/growth.js");
-  const tree = await (await fetch(`/api/tree?run=${run}&line=${line}`)).json();
-  const growth = growthOf(tree);
-  const at = (id) => momentAt(growth, tree.nodes, id);
-  return {
-    ...growth, said: tree.iterations, visits: tree.nodes.visits, value: tree.nodes.value,
-    ends: growth.iterations.map((one) => ({ ...one, ...at(one.last) })), last: at(tree.nodes.visits.length - 1),
-  };
-}"""
-
-
 @pytest.mark.parametrize("name", SEARCHES)
 def test_each_iteration_shows_what_the_search_knew(page: Page, searches: Any, name: str) -> None:
     tree, moments = searches[name]
-    told = page.evaluate(MOMENTS, ["run", 1 + list(searches).index(name)])
+    told = page.evaluate(page_script("moments"), ["run", 1 + list(searches).index(name)])
     assert (told["whole"], told["late"]) == (True, 0)
     # an iteration whose completions were all known already made no node, so nothing of it is in the tree
     made = [(now, before) for before, now in zip([(1, [], []), *moments], moments, strict=False) if now[0] > before[0]]
@@ -559,7 +509,7 @@ def test_each_iteration_shows_what_the_search_knew(page: Page, searches: Any, na
 def test_the_last_moment_is_the_tree(page: Page) -> None:
     """Of the shipped trees too, which say nothing of how they grew."""
     for line in (1, 2, 50):
-        told = page.evaluate(MOMENTS, ["trees", line])
+        told = page.evaluate(page_script("moments"), ["trees", line])
         assert told["whole"]
         assert len(told["ends"]) <= told["said"]
         for moment in (told["last"], told["ends"][-1]):
