@@ -482,3 +482,21 @@ def test_an_update_reads_and_encodes_what_changed(
     (docs / "0.md").unlink()
     build(update=True, type="hnsw-sq8")
     assert rows("i")[0] == expected[1:], "nothing is read"
+
+
+def test_a_document_is_cut_within_the_bounds_in_which_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = Path(documents.__file__).parents[1]
+    for name in ("web/extraction_worker.py", "corpora/document_worker.py", "corpora/cutting.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(package / name, tmp_path / name)
+    with (tmp_path / "corpora/cutting.py").open("a") as cutting:
+        cutting.write("import time\nown = cut_rows\n")
+        cutting.write("cut_rows = lambda blocks, path: own(blocks, path) if path != 'hangs.txt' else time.sleep(99)\n")
+    monkeypatch.setattr(documents, "WORKER", tmp_path / "corpora/document_worker.py")
+    (tmp_path / "docs").mkdir()
+    for name in ("hangs", "read"):
+        (tmp_path / "docs" / f"{name}.txt").write_text("Lima is a city.")
+    items = [item for _, _, item in open_source(str(tmp_path / "docs"), DocumentsConfig(seconds=3.0)).items()]
+    assert [item.kind if isinstance(item, Problem) else item.text for item in items] == ["slow", "Lima is a city."]

@@ -1,7 +1,8 @@
 """The process that reads documents: a stranger's file in, blocks of text out. Run as a file, by `documents`.
 
 It imports nothing of this package, and takes frames, limits and charsets from `indexes/web/extraction_worker.py`. In
-comes one frame a document, {"path", "kind"}; out goes one, {"pages", "blocks", "dropped", "problems"}. A block is
+comes one frame a document, {"path", "kind", "name"}; out goes one, {"pages", "blocks", "dropped", "problems",
+"passages"}. A document with a name is cut here (`cutting.cut_rows`): its passages go out, its blocks do not. A block is
 [role, page, text]: "h" a heading, "p" a paragraph, "r" a row of a table or a line of code. Pages count from 1; what has
 no pages has page 0. A problem is [kind, page, detail].
 """
@@ -65,6 +66,7 @@ class Read:
     blocks: list[tuple[str, int, str]] = field(default_factory=list)
     dropped: Counter[str] = field(default_factory=Counter)
     problems: list[tuple[str, int, str]] = field(default_factory=list)
+    passages: list[tuple[str, str]] = field(default_factory=list)
 
     def add(self, role: str, page: int, text: str) -> None:
         """A block of text, where it has any."""
@@ -76,12 +78,25 @@ def main() -> None:
     _SHARED["limit"](RLIMIT_AS=int(sys.argv[1]) << 20, RLIMIT_FSIZE=0, RLIMIT_CORE=0, RLIMIT_NPROC=0)
     while (frame := _SHARED["read"](sys.stdin.buffer)) is not None:
         signal.setitimer(signal.ITIMER_REAL, int(sys.argv[2]))  # whoever asks may have been killed
-        text = json.dumps(vars(read(**json.loads(frame))), ensure_ascii=False)
+        text = json.dumps(vars(_cut(**json.loads(frame))), ensure_ascii=False)
         whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()  # a glyph may be half one
         if len(whole) > _SHARED["FRAME"]:
             whole = json.dumps(vars(Read(problems=[LARGE]))).encode()
         signal.setitimer(signal.ITIMER_REAL, 0)
         _SHARED["write"](sys.stdout.buffer, whole)
+
+
+def _cut(path: str, kind: str, name: str | None) -> Read:
+    """What a file holds; its passages in place of its blocks, where it has a name."""
+    out = read(path, kind)
+    if name is not None:
+        out.passages, out.blocks = [*_cutting()["cut_rows"](out.blocks, name)], []
+    return out
+
+
+@cache
+def _cutting() -> dict[str, Any]:
+    return runpy.run_path(str(Path(__file__).with_name("cutting.py")))
 
 
 def read(path: str, kind: str) -> Read:

@@ -4,8 +4,9 @@ A passage's id is `PATH#N`; PATH leads from the corpus folder to the file. Its t
 it begins on where the file has pages, and the innermost heading: `handbook.pdf, p. 12, Leave`. A reader can thus open
 the source at its page (`PATH#page=12`): what follows the file's name in the title begins with `, p. 12`.
 
-Each file is read in a process of its own bounds (`document_worker`). A file that gives no text is named, and the others
-go on. `documents.jsonl` in the index folder keeps what every file was and gave, and an update reads only what changed.
+Each file is read and cut in a process of its own bounds (`document_worker`). A file that gives no text is named, and
+the others go on. `documents.jsonl` in the index folder keeps what every file was and gave, and an update reads only
+what changed.
 """
 
 from __future__ import annotations
@@ -63,6 +64,7 @@ class Told(NamedTuple):
     blocks: list[tuple[Literal["h", "p", "r"], int, str]]
     dropped: dict[str, int]
     problems: list[Trouble]
+    passages: list[tuple[str, str]] = []
 
 
 _TOLD = TypeAdapter(Told, config=ConfigDict(defer_build=True))
@@ -232,7 +234,8 @@ class Documents:
             command = (sys.executable, "-I", "-X", "utf8", str(WORKER), *bounds)
             self._workers.own = BoundedProcess(command, self._config.seconds)
             workers.append(self._workers.own)
-        asked = {"path": str(path.absolute()), "kind": KINDS[_ending(one.path)]}
+        name = one.path if self._cut is cut else None
+        asked = {"path": str(path.absolute()), "kind": KINDS[_ending(one.path)], "name": name}
         reply = self._workers.own.ask(json.dumps(asked).encode())
         trouble: Trouble = ("died", 0, "ended the process that read it (too little memory? --documents.memory_mb)")
         if self._workers.own.late:
@@ -243,7 +246,8 @@ class Documents:
             self._workers.own.end()
             told = Told(0, [], {}, [trouble])
         one.pages, one.dropped, one.problems = told.pages, told.dropped, told.problems
-        passages = list(self._cut(told.blocks, one.path))
+        passages = [Passage(f"{one.path}#{made}", *row) for made, row in enumerate(told.passages, 1)]
+        passages = passages or [*self._cut(told.blocks, one.path)]
         now, stands = Document(one.path), False
         with suppress(OSError):  # else it is gone
             _measure(now, path)
