@@ -205,6 +205,7 @@ NULLS = (
             "z",
         ),
         ({"messages": [{"role": "user", "content": "z"}, *[SYSTEM] * 300]}, "z"),
+        ({"messages": [{"role": "user", "content": "This is" + " " * 200_000 + "it."}, REPLY, USER]}, "user"),
         ({"messages": [{"role": "user", "content": "\\ud83d \ud83d\ude00"}]}, "\\ud83d \U0001f600"),
     ],
 )

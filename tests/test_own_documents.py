@@ -22,8 +22,8 @@ from indexes.config import IndexConfig
 from indexes.corpora import documents
 from indexes.corpora.cutting import MOST, cut
 from indexes.corpora.document_list import KINDS, Document, Originals
-from indexes.corpora.document_report import cut_away, loss
-from indexes.corpora.document_worker import Read, read
+from indexes.corpora.document_report import loss
+from indexes.corpora.document_worker import Read, cut_away, read
 from indexes.corpora.documents import DocumentsConfig
 from indexes.corpora.read_corpus import ingest
 from indexes.corpora.readers import Problem, count_rows, open_source
@@ -348,13 +348,13 @@ def test_what_no_reader_and_no_chunker_keeps_is_named_with_its_first_words() -> 
     seen = Read(blocks=[("p", 1, "Kept words.")])
     seen.account([(1, "Kept words."), (2, lost)])
     blocks = [("h", 1, "Head"), ("p", 1, "Kept words."), ("p", 2, lost)]
-    assert seen.left == cut_away(blocks, [Passage("a.pdf#1", title, "Kept words.")], "a.pdf")
+    assert seen.left == cut_away(blocks, [(title, "Kept words.")], "a.pdf")
     assert [(kind, page, words[:10], letters) for kind, page, words, letters, _ in seen.left] == [
         ("text", 2, "lost words", 180)]  # fmt: skip
     named = loss(Document("a.pdf", letters=seen.letters, left=seen.left))
     assert named
     assert (named.place, named.kind) == ("a.pdf, p. 2", "95% of its text stands in no passage")
-    assert cut_away(blocks[:2], [Passage("a.pdf#1", title, "Kept words.")], "a.pdf") == []
+    assert cut_away(blocks[:2], [(title, "Kept words.")], "a.pdf") == []
 
 
 def lying(content: bytes, says: int = 2**31 - 1, place: int = 24) -> bytes:
@@ -489,8 +489,8 @@ while head := sys.stdin.buffer.read(4):
     path = json.loads(sys.stdin.buffer.read(struct.unpack(">I", head)[0]))["path"]
     if "hangs.txt" in path: time.sleep(600)
     if "kills.txt" in path: os._exit(9)
-    told = {"blocks": [["p", 0, path[-6:]]], "pages": 0, "dropped": {}, "problems": []}
-    if "lies.txt" in path: told["blocks"] = [["x", "y"]]
+    told = {"passages": [["", path[-6:]]], "pages": 0, "left": [], "problems": []}
+    if "lies.txt" in path: told["passages"] = [["x"]]
     if "grows.txt" in path: open(path, "a").write("more")
     reply = json.dumps(told).encode()
     sys.stdout.buffer.write(struct.pack(">I", len(reply)) + reply)
@@ -618,3 +618,21 @@ def test_an_update_reads_and_encodes_what_changed(
     (docs / "0.md").unlink()
     build(update=True, type="hnsw-sq8")
     assert rows("i")[0] == expected[1:], "nothing is read"
+
+
+def test_a_document_is_cut_within_the_bounds_in_which_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = Path(documents.__file__).parents[1]
+    for name in ("web/extraction_worker.py", "corpora/document_worker.py", "corpora/cutting.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(package / name, tmp_path / name)
+    with (tmp_path / "corpora/cutting.py").open("a") as cutting:
+        cutting.write("import time\nown = cut_rows\n")
+        cutting.write("cut_rows = lambda blocks, path: own(blocks, path) if path != 'hangs.txt' else time.sleep(99)\n")
+    monkeypatch.setattr(documents, "WORKER", tmp_path / "corpora/document_worker.py")
+    (tmp_path / "docs").mkdir()
+    for name in ("hangs", "read"):
+        (tmp_path / "docs" / f"{name}.txt").write_text("Lima is a city.")
+    items = [item for _, _, item in open_source(str(tmp_path / "docs"), DocumentsConfig(seconds=3.0)).items()]
+    assert [item.kind if isinstance(item, Problem) else item.text for item in items] == ["slow", "Lima is a city."]

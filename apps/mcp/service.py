@@ -36,7 +36,7 @@ from apps.chat.http.service import ChatService, Words, new_id
 from apps.chat.serve import chat_service
 from apps.chat.turns.events import Event, LiveTurn
 from apps.chat.turns.store import TurnRequest
-from steprag.agent.inert import screened
+from steprag.agent.inert import screened_apart
 from steprag.agent.retriever import url_of
 from steprag.console.progress import say
 from steprag.errors import RetrieverError, quoted
@@ -146,7 +146,7 @@ class AgentTools:
         except RetrieverError as error:
             raise ToolError(str(error)) from None
         if environment.screen:
-            passages = screened(passages)
+            passages = await screened_apart(passages)
         self.found.update({passage.id: passage for passage in passages})
         return {"results": [_listed(passage, EXCERPT) for passage in passages]}
 

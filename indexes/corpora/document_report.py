@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 
-from indexes.corpora.cutting import Block
-from indexes.corpora.document_list import Document, Piece
-from indexes.corpora.document_worker import Read
+from indexes.corpora.document_list import Document
 from steprag.console.progress import say
 from steprag.errors import shortened
 from steprag.records.left_out import LeftOut
-from steprag.types import Passage
 
 FEW = 0.03
 """The share of a document's letters from which on its loss is said."""
@@ -21,15 +16,6 @@ EDGES = "header and footer lines"
 """Left out of most documents with pages; nobody is told of them beside one."""
 SHOWN = 5
 """Documents whose loss is said; all pieces stand in `skipped.jsonl`."""
-
-
-def cut_away(blocks: Sequence[Block], passages: Sequence[Passage], path: str) -> list[Piece]:
-    """What of a document's blocks stands neither in the text of its passages nor, of headings, in their titles."""
-    name = re.compile(rf"{re.escape(Path(path).name)}(, p\. \d+)?(, )?")
-    titles = {name.sub("", passage.title, count=1) for passage in passages}
-    kept = Read(blocks=[("p", 0, passage.text) for passage in passages])
-    kept.account((page, text) for role, page, text in blocks if role != "h" or text not in titles)
-    return kept.left
 
 
 def pieces(one: Document) -> list[LeftOut]:

@@ -1,9 +1,10 @@
 """The process that reads documents: a stranger's file in, blocks of text out. Run as a file, by `documents`.
 
 It imports nothing of this package, and takes frames, limits and charsets from `indexes/web/extraction_worker.py`. In
-comes one frame a document, {"path", "kind"}; out goes one, the fields of `Read`. A block is [role, page, text]: "h" a
-heading, "p" a paragraph, "r" a row of a table or a line of code. Pages count from 1; what has no pages has page 0. A
-problem is [kind, page, detail].
+comes one frame a document, {"path", "kind", "name"}; out goes one, the fields of `Read`. A document with a name is cut
+here (`cutting.cut_rows`): its passages go out, its blocks do not. A block is [role, page, text]: "h" a heading, "p" a
+paragraph, "r" a row of a table or a line of code. Pages count from 1; what has no pages has page 0. A problem is
+[kind, page, detail].
 
 What a file holds is in its blocks, or named in `left`: [kind, page, words, letters, count]; `letters` counts what was
 seen, and `account` names what is in neither.
@@ -21,7 +22,7 @@ import sys
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -86,6 +87,7 @@ class Read:
     left: list[tuple[str, int, str, int, int]] = field(default_factory=list)
     parts: Counter[str] = field(default_factory=Counter)
     problems: list[tuple[str, int, str]] = field(default_factory=list)
+    passages: list[tuple[str, str]] = field(default_factory=list)
     letters: int = 0
     size: int = 0
     away: list[str] = field(default_factory=list)
@@ -172,13 +174,39 @@ def main() -> None:
     csv.field_size_limit(LONGEST)
     while (frame := _SHARED["read"](sys.stdin.buffer)) is not None:
         signal.setitimer(signal.ITIMER_REAL, int(sys.argv[2]))  # whoever asks may have been killed
-        told = vars(read(**json.loads(frame)))
+        told = vars(_cut(**json.loads(frame)))
         text = json.dumps({name: told[name] for name in told if name not in _WORKING}, ensure_ascii=False)
         whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()  # a glyph may be half one
         if len(whole) > _SHARED["FRAME"]:
             whole = json.dumps(vars(Read(problems=[LARGE]))).encode()
         signal.setitimer(signal.ITIMER_REAL, 0)
         _SHARED["write"](sys.stdout.buffer, whole)
+
+
+def _cut(path: str, kind: str, name: str | None) -> Read:
+    """What a file holds; its passages in place of its blocks, where it has a name."""
+    out = read(path, kind)
+    if name is not None:
+        out.passages = [*_cutting()["cut_rows"](out.blocks, name)]
+        out.left += cut_away(out.blocks, out.passages, name)
+        out.blocks = []
+    return out
+
+
+def cut_away(
+    blocks: Sequence[tuple[str, int, str]], passages: Sequence[tuple[str, str]], path: str
+) -> list[tuple[str, int, str, int, int]]:
+    """What of a document's blocks stands neither in the text of its passages nor, of headings, in their titles."""
+    name = re.compile(rf"{re.escape(Path(path).name)}(, p\. \d+)?(, )?")
+    titles = {name.sub("", title, count=1) for title, _ in passages}
+    kept = Read(blocks=[("p", 0, text) for _, text in passages])
+    kept.account((page, text) for role, page, text in blocks if role != "h" or text not in titles)
+    return kept.left
+
+
+@cache
+def _cutting() -> dict[str, Any]:
+    return runpy.run_path(str(Path(__file__).with_name("cutting.py")))
 
 
 def read(path: str, kind: str) -> Read:

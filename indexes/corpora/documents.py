@@ -4,8 +4,9 @@ A passage's id is `PATH#N`; PATH leads from the corpus folder to the file. Its t
 it begins on where the file has pages, and the innermost heading: `handbook.pdf, p. 12, Leave`. A reader can thus open
 the source at its page (`PATH#page=12`): what follows the file's name in the title begins with `, p. 12`.
 
-Each file is read in a process of its own bounds (`document_worker`). A file that gives no text is named, and the others
-go on. `documents.jsonl` in the index folder keeps what every file was and gave, and an update reads only what changed.
+Each file is read and cut in a process of its own bounds (`document_worker`). A file that gives no text is named, and
+the others go on. `documents.jsonl` in the index folder keeps what every file was and gave, and an update reads only
+what changed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from indexes.corpora.cutting import FORM, cut, own_chunker
 from indexes.corpora.document_list import KINDS, Document, DocumentSpool, FormerDocuments, Piece, Readings, Trouble
-from indexes.corpora.document_report import Report, cut_away
+from indexes.corpora.document_report import Report
+from indexes.corpora.document_worker import cut_away
 from indexes.rows.passage_store import DOCUMENTS, PassageStore
 from indexes.web.extraction import START_SECONDS, BoundedProcess
 from steprag.config.sections import Positive, Section
@@ -64,6 +66,7 @@ class Told:
 
     pages: int = 0
     blocks: list[tuple[Literal["h", "p", "r"], int, str]] = field(default_factory=list)
+    passages: list[tuple[str, str]] = field(default_factory=list)
     left: list[Piece] = field(default_factory=list)
     parts: dict[str, int] = field(default_factory=dict)
     problems: list[Trouble] = field(default_factory=list)
@@ -239,7 +242,8 @@ class Documents:
             command = (sys.executable, "-I", "-X", "utf8", str(WORKER), *bounds)
             self._workers.own = BoundedProcess(command, self._config.seconds)
             workers.append(self._workers.own)
-        asked = {"path": str(path.absolute()), "kind": KINDS[_ending(one.path)]}
+        name = one.path if self._cut is cut else None
+        asked = {"path": str(path.absolute()), "kind": KINDS[_ending(one.path)], "name": name}
         reply = self._workers.own.ask(json.dumps(asked).encode())
         trouble: Trouble = ("died", 0, "ended the process that read it (too little memory? --documents.memory_mb)")
         if self._workers.own.late:
@@ -251,8 +255,10 @@ class Documents:
             told = Told(problems=[trouble])
         one.pages, one.left, one.parts, one.letters = told.pages, told.left, told.parts, told.letters
         one.problems = told.problems
-        passages = list(self._cut(told.blocks, one.path))
-        one.left += cut_away(told.blocks, passages, one.path)
+        passages = [Passage(f"{one.path}#{made}", *row) for made, row in enumerate(told.passages, 1)]
+        if name is None:
+            passages = [*self._cut(told.blocks, one.path)]
+            one.left += cut_away(told.blocks, [(passage.title, passage.text) for passage in passages], one.path)
         now, stands = Document(one.path), False
         with suppress(OSError):  # else it is gone
             _measure(now, path)

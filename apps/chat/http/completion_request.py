@@ -15,6 +15,8 @@ TASK = "### Task:"
 DOCUMENTS, DOCUMENTS_END, HISTORY_END = "<context>", "</context>", "</chat_history>"
 TEXTS = ("text", "input_text", "output_text")
 """Kinds of parts that are words; `reasoning_text` and the like are thoughts."""
+EARLIER_CHARS = 20_000
+"""Characters of an earlier message that count."""
 SOURCE_LIST = "\n\nSources:\n\n"
 """What stands between an answer and the links to its sources."""
 
@@ -153,23 +155,27 @@ class CompletionBody(_LenientRequest):
         return asked.removeprefix("<user_query>").removesuffix("</user_query>").strip() or text
 
     def exchanges(self, most: int) -> tuple[tuple[str, str], ...]:
-        """The last `most` earlier questions that an answer followed, with it. System messages are left out: the
-        agent's are its own.
+        """The last `most` earlier questions that an answer followed, with it, each to `EARLIER_CHARS`. System messages
+        are left out: the agent's are its own.
         """
         pairs, question = [], None
         for message in self.messages[: self.asked_at]:
             if message.role == "user":
-                question = message.text
+                question = message.text[:EARLIER_CHARS]
             elif message.role == "assistant" and message.text and question is not None:
-                pairs.append((question, message.text.partition(SOURCE_LIST)[0]))
+                pairs.append((question, message.text[:EARLIER_CHARS].partition(SOURCE_LIST)[0]))
                 question = None
         return tuple(pairs[-most:]) if most else ()
 
     @property
     def ignored(self) -> list[str]:
-        """Names of the fields that change nothing, and "system" where there are system messages."""
+        """Names of the fields that change nothing; "system" where there are system messages, "long messages" where
+        earlier ones are cut.
+        """
         told = {message.role for message in self.messages} & {"system", "developer"}
-        return sorted({*self._more, *(["system"] if told else [])} - {"user", *ALLOWED})
+        long = any(len(message.text) > EARLIER_CHARS for message in self.messages[: self.asked_at])
+        left = (["system"] if told else []) + (["long messages"] if long else [])
+        return sorted({*self._more, *left} - {"user", *ALLOWED})
 
 
 def _is_empty(value: Any, depth: int = 3) -> bool:
