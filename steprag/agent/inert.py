@@ -112,7 +112,10 @@ def _broken(token: str) -> str:
     return _ALIKE.get(first, f"{first} ") + token[1:]
 
 
-_SENTENCE = re.compile(r"\S.*?(?:(?<![.!?。！？])[.!?。！？]++[\"'”’)\]]*+(?=\s|$)|\n|$)", re.DOTALL)
+_MARKS, _CLOSERS = r"[.!?。！？]++", r"[\"'”’)\]]*+"
+_SENTENCE = re.compile(
+    rf"\S(?:[^\n.!?。！？]++|{_MARKS}{_CLOSERS}(?!\s|\Z))*+(?:{_MARKS}{_CLOSERS}|\n|\Z)"
+)
 _BREAK = re.compile(r"[\n|](?:[\s|*>#-]|:(?=-)|(?<=-):)*")
 """What parts lines, and cells of a table, in the passages of documents, with marks of lists, quotes and rules."""
 _INSTRUCTION = re.compile(
