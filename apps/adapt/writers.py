@@ -140,7 +140,7 @@ def _words() -> dict[str, Any]:
 _CAPITAL = r"[^\W\d_a-zß-öø-ÿ][\w'’-]*"
 _NAME = rf"(?:[Tt]he )?{_CAPITAL}(?:,? (?:of |and |de |the )*{_CAPITAL})*"
 _NOUN = r"[a-z][a-z-]+(?: [a-z-]+){0,3}?"
-_VALUE = r"(?:the [a-z]*|[^\Wa-zß-öø-ÿ]|[.+-]\w)[^,;:\s]*(?:,\d{3})*(?: [^,;:\s]+){0,5}?"
+_VALUE = r"(?:the [a-z]*+|[^\Wa-zß-öø-ÿ]|[.+-]\w)[^,;:\s]*+(?:,\d{3})*+(?: [^,;:\s]++){0,5}?"
 _SUBJECT, _OBJECT, _RELATION = rf"(?P<subject>{_NAME})", rf"(?P<object>{_VALUE})", rf"(?P<relation>{_NOUN})"
 PATTERNS = [re.compile(rf"(?:^|[;:] |^[^,]+, and ){pattern}(?=\.?$|[,;:] | and | but | with )") for pattern in (
     rf"(?:The|the) {_RELATION} (?:of|in) {_SUBJECT} (?:is|was) {_OBJECT}",

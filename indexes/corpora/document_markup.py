@@ -263,7 +263,7 @@ class Walker:
         return True
 
     def _frame(self, node: Any) -> bool:
-        self._out.leave("embedded pages", self._page, re.sub("<[^>]*>", " ", node.get("srcdoc", "")), seen=False)
+        self._out.leave("embedded pages", self._page, re.sub("<[^<>]*>", " ", node.get("srcdoc", "")), seen=False)
         return True
 
     def _reference(self, node: Any) -> bool:

@@ -281,8 +281,8 @@ def shown(number: float, code: str, *, early: bool = False) -> str:
     """A number as its format shows it: 9%, 02134, 1,234.50 €; dates and times as ISO 8601 has them. `early`: days count
     from 1904.
     """
-    code = re.sub(r"_.|\*.|\[(?!\$)[^]]*\]", "", code.partition(";")[0])
-    bare = re.sub(r'"[^"]*"|\\.|\[[^]]*\]', "", code).lower()
+    code = re.sub(r"_.|\*.|\[(?!\$)[^][]*\]", "", code.partition(";")[0])
+    bare = re.sub(r'"[^"]*"|\\.|\[[^][]*\]', "", code).lower()
     if re.search(r"[ymdhs]", bare) and "general" not in bare:
         at = datetime(1904, 1, 1) if early else datetime(1899, 12, 30) + timedelta(days=number < 61)
         at += timedelta(seconds=round(number * 86400))
@@ -298,7 +298,7 @@ def shown(number: float, code: str, *, early: bool = False) -> str:
     tail = tail[:fixed] + tail[fixed:].rstrip("0")
     text = head.zfill(whole.count("0")) if "," not in whole else head
     around = [
-        re.sub(r'"([^"]*)"|\\(.)|\[\$([^]-]*)[^]]*\]', r"\1\2\3", part)
+        re.sub(r'"([^"]*)"|\\(.)|\[\$([^][-]*+)[^][]*+\]', r"\1\2\3", part)
         for part in (code[: digits.start()], code[digits.end() :])
     ]
     return f"{'-' * (number < 0)}{around[0]}{text}{'.' * bool(tail)}{tail}{around[1]}".strip()

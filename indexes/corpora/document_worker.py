@@ -56,7 +56,7 @@ _FRONT = re.compile(
     r"\A(?:---[ \t]*\n(?P<yaml>.*?\n)(?:---|\.\.\.)[ \t]*(?:\n|\Z)|\+\+\+[ \t]*\n(?P<toml>.*?\n)\+\+\+[ \t]*(?:\n|\Z))",
     re.DOTALL,
 )
-_LINKS = re.compile(r"\]\([^)\n]*\)|<[^>\n]*>|^ {0,3}\[[^]\n]+\]:.*$", re.MULTILINE)
+_LINKS = re.compile(r"\]\((?:[^])\n]++|\](?!\())*+\)|<[^<>\n]*>|^ {0,3}\[[^]\n]+\]:.*$", re.MULTILINE)
 
 
 _WORKING = ("size", "away")

@@ -19,7 +19,7 @@ FRAME = 64 << 20
 LONGEST = 400_000
 """Characters of a text that are handed on."""
 _META = re.compile(
-    rb"""<(?:meta[^>]{0,200}charset|\?xml[^>]{0,200}encoding)\s*=\s*["']?\s*([A-Za-z0-9_-]{2,40})""", re.IGNORECASE
+    rb"""<(?:meta[^>]{0,200}charset|\?xml[^>]{0,200}encoding)\s*=\s*+["']?\s*+([A-Za-z0-9_-]{2,40})""", re.IGNORECASE
 )
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
           codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}  # fmt: skip

@@ -61,7 +61,10 @@ _REFERENCE = ". Reference: <reference>"
 _CLOSE = "</reference>"
 _TITLE = "Wikipedia Title: "
 _BETWEEN = re.compile(r"(</(?:query|evidence|answer)>\.?) ")
-_PASSAGE = re.compile(rf"{_TITLE}(?P<title>[^\n]*)\n(?P<text>.*?)\n\n(?={_TITLE}|\Z)", re.DOTALL)
+_PASSAGE = re.compile(
+    rf"{_TITLE}(?P<title>[^\n]*+)(?:\n(?P<text>(?:[^\n]++|\n(?!\n(?:{_TITLE}|\Z)))*+)(?P<end>\n\n)?)?"
+)
+"""A passage, and all the rest where its `end` is missing: no other one ends either."""
 _TURN = {"start": "start", "evidence": "evidence", "reasoning": "query|answer"}
 
 
@@ -257,7 +260,7 @@ def parse_user(user: str) -> Shown | None:
     thoughts, reference_mark, reference = rest.partition(_REFERENCE)
     if not reference_mark:
         return Shown("reasoning", State(question, _steps(thoughts)))
-    passages = list(_PASSAGE.finditer(reference.removesuffix(_CLOSE)))
+    passages = [one for one in _PASSAGE.finditer(reference.removesuffix(_CLOSE)) if one["end"]]
     if not passages or not reference.endswith(_CLOSE):
         return None
     titles = [match["title"] for match in passages]

@@ -65,24 +65,23 @@ class Grammar(Notation):
             raise StepFormatError("control_token", text)
         if self.free:
             return Step(allowed[0], text, text.strip())
-        tags = self._tag.findall(text)
-        if len(tags) > 2 and self._one_is_closed(tags):
+        tags = [*self._tag.finditer(text)]
+        closed = self._one_is_closed([tag.group() for tag in tags])
+        if len(tags) > 2 and closed:
             raise StepFormatError("several_actions", f"{len(tags)} tags")
-        # Asked of two tags alone: on many that stay open the search would be quadratic in their number.
-        match = self._complete.search(text) if len(tags) == 2 else None
-        if match is None:
+        if not closed:
             raise StepFormatError("no_action", text)
-        return self._step(text, match, allowed)
+        return self._step(text, *tags, allowed)
 
-    def _step(self, text: str, match: re.Match[str], allowed: tuple[str, ...]) -> Step:
-        place, content = next((place, found) for place, found in enumerate(match.groups()) if found is not None)
-        action, content = self.actions[place], content.strip()
+    def _step(self, text: str, opening: re.Match[str], closing: re.Match[str], allowed: tuple[str, ...]) -> Step:
+        action = next(one for one in self.actions if one.closing == closing.group())
+        content = text[opening.end() : closing.start()].strip()
         if not content:
             raise StepFormatError("empty_content", text)
-        trailing = text[match.end() :].strip()
+        trailing = text[closing.end() :].strip()
         if trailing and not (self.lenient and trailing == "."):
             raise StepFormatError("trailing_text", trailing)
-        if not self.lenient and not text[: match.start()].rstrip().endswith(action.lead):
+        if not self.lenient and not text[: opening.start()].rstrip().endswith(action.lead):
             raise StepFormatError("no_lead", text)
         if action.name not in allowed:
             raise StepFormatError("wrong_action", f"{action.name} where {' or '.join(allowed)} may stand")
@@ -121,9 +120,3 @@ class Grammar(Notation):
     @cached_property
     def _tag(self) -> re.Pattern[str]:
         return re.compile("|".join(map(re.escape, [*self._closed_by, *self._closed_by.values()])))
-
-    @cached_property
-    def _complete(self) -> re.Pattern[str]:
-        """An action's tags with the content between them: a group for each action."""
-        tagged = (f"{re.escape(action.opening)}(.*?){re.escape(action.closing)}" for action in self.actions)
-        return re.compile("|".join(tagged), re.DOTALL)

@@ -116,7 +116,8 @@ def _broken(token: str) -> str:
 
 AT_ONCE = 50_000
 """Characters that are screened in some tens of milliseconds."""
-_SENTENCE = re.compile(r"\S.*?(?:(?<![.!?。！？])[.!?。！？]++[\"'”’)\]]*+(?=\s|$)|\n|$)", re.DOTALL)
+_MARKS, _CLOSERS = r"[.!?。！？]++", r"[\"'”’)\]]*+"
+_SENTENCE = re.compile(rf"\S(?:[^\n.!?。！？]++|{_MARKS}{_CLOSERS}(?!\s|\Z))*+(?:{_MARKS}{_CLOSERS}|\n|\Z)")
 _BREAK = re.compile(r"[\n|](?:[\s|*>#-]|:(?=-)|(?<=-):)*")
 """What parts lines, and cells of a table, in the passages of documents, with marks of lists, quotes and rules."""
 _INSTRUCTION = re.compile(

@@ -13,7 +13,7 @@ from steprag.types import Passage
 
 PLACES = "index folder, a service's URL, milvus:// or elastic://HOST:PORT/NAME, module:function, a web or tools file"
 """What `--index` takes in the commands that play the agent."""
-_WEB_ID = re.compile(r"(?:^|/)(https?://\S+)#[0-9a-f]{16}$")
+_WEB_ID, _DIGEST = re.compile(r"(?:^|/)(?=https?://\S)"), re.compile("[0-9a-f]{16}")
 _GIVEN_ID = re.compile(r"f[0-9a-f]{16}/")
 _PAGE = re.compile(r", p\. (\d+)(?:, |$)")
 GIVEN = "files:"
@@ -163,5 +163,7 @@ def url_of(passage_id: str) -> str | None:
     """The address of a passage from the web, whose id is `url#hash` (`tool/url#hash` where tools are named); None for
     one of a corpus.
     """
-    found = _WEB_ID.search(passage_id)
-    return found.group(1) if found else None
+    address, _, digest = passage_id.rpartition("#")
+    found = _WEB_ID.search(address) if _DIGEST.fullmatch(digest) else None
+    url = address[found.end() :] if found else ""
+    return url if url.split() == [url] else None

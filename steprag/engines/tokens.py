@@ -25,7 +25,7 @@ _ASKED, _SAID = "What is asked?", "steprag-said-this"
 _USER = (Message(role="user", content=_ASKED),)
 _UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 """Normalisers of a tokenizer that write other characters than they were given, such as é of one for é of two."""
-_EMPTY_THOUGHT = re.compile(r"<([\w:|]*think\w*)>\s*</\1>\s*")
+_EMPTY_THOUGHT = re.compile(r"<(?=[\w:|]*?think)([\w:|]++)>\s*+</\1>\s*+")
 """What templates of thinking models write into turns that were not thought about: history, and no part of a reply."""
 
 

@@ -22,7 +22,9 @@ from steprag.types import Message, Sample
 
 _FIELDS = (b"data:", b":", b"event:", b"id:", b"retry:")
 """How the lines of server-sent events begin; one with a colon alone keeps the connection open."""
-ALIVE = re.compile(r"\W*+(?:ping|pong|null|none|true|ok|keep.?alive|heart.?beat|open|connected|start\w*|\d*)\W*", re.I)
+ALIVE = re.compile(
+    r"\W*+(?:ping|pong|null|none|true|ok|keep.?alive|heart.?beat|open|connected|start\w*+|\d*+)\W*+", re.IGNORECASE
+)
 """Data that only keeps a connection open."""
 _ONE_VALUE = re.compile(rb"\{.*\}|\[DONE\]|\w*")
 

@@ -36,7 +36,7 @@ def _number(digits: str) -> float:
     return value
 
 
-_ITEM = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|-?\d+(?:\.\d+)?)"""
+_ITEM = r"""(?:(?<!\\)'(?:[^'\\]|\\.)*+'|(?<!\\)"(?:[^"\\]|\\.)*+"|None|-?\d+(?:\.\d+)?)"""
 _PYTHON_LIST = re.compile(rf"\[\s*(?=['\"]){_ITEM}(?:[\s,]+{_ITEM})*[\s,]*\]", re.DOTALL)
 """A list of texts as Python writes it, or as NumPy does, without commas."""
 _ITEMS = re.compile(_ITEM, re.DOTALL)
