@@ -147,8 +147,8 @@ class CompletionBody(_LenientRequest):
         return text
 
     def exchanges(self, most: int) -> tuple[tuple[str, str], ...]:
-        """The last `most` earlier questions that an answer followed, with it, each to `EARLIER_CHARS`. System messages are
-        left out: the agent's are its own.
+        """The last `most` earlier questions that an answer followed, with it, each to `EARLIER_CHARS`. System messages
+        are left out: the agent's are its own.
         """
         pairs, question = [], None
         for message in self.messages[: self.asked_at]:
