@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from steprag.errors import DataError, quoted
-from steprag.records.fields import plain
 from steprag.records.question_fields import LETTER, Choices, QuestionFields, label_of
-from steprag.records.spellings import ANSWERS, FROM_ONE, folded
+from steprag.records.spellings import ANSWERS, FROM_ONE, folded, plain
 from steprag.scores.metrics import normalise
 from steprag.types import Question
 

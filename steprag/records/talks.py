@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steprag.errors import quoted
-from steprag.records.fields import first, plain
-from steprag.records.spellings import TURNING, folded
+from steprag.records.spellings import TURNING, first, folded, plain
 
 ROLES = {word: role for role, words in {
     "system": "system developer", "user": "user human", "assistant": "assistant gpt chatgpt bing bard model",
