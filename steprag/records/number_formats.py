@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"([^#0?,.A-Z]*)([#0,]*[#0])(?:\.([#0]+))?([^#0?,.A-Z]*)")
 _TOKEN = re.compile(r"yyyy|yy|m{1,4}|d{1,4}", re.IGNORECASE)
 _DATES = {"yyyy": "%Y", "yy": "%y", "mmmm": "%B", "mmm": "%b", "mm": "%m", "m": "%m", "dddd": "%A", "ddd": "%a",
           "dd": "%d", "d": "%d"}  # fmt: skip
-_TIME = re.compile(r"[ T,]*h+:mm(?::ss)?(?:\.0+)?(?: am/pm)?", re.IGNORECASE)
+_TIME = re.compile(r"[ T,]{0,3}h{1,2}:mm(?::ss)?(?:\.0{1,3})?(?: am/pm)?", re.IGNORECASE)
 _LOCAL = ("mm-dd-yy", "m/d/yy h:mm")
 """Built-in formats, whose order of day and month is that of the country where the file is opened."""
 _MOST = 10**15
