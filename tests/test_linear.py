@@ -151,7 +151,7 @@ def made() -> Iterator[tuple[str, UsedPattern]]:
     yield from (one("steprag.policy.dialect", "_CALLED[name]", pattern, "search", flags=re.IGNORECASE)
                 for pattern in dialect._CALLED.values())  # fmt: skip
     name = "f'{re.escape(Path(path).name)}(, p\\\\. \\\\d+)?(, )?'"
-    yield one("indexes.corpora.document_report", name, r"a\.pdf(, p\. \d+)?(, )?", "match")
+    yield one("indexes.corpora.document_worker", name, r"a\.pdf(, p\. \d+)?(, )?", "match")
     yield one("preference.exchange.instruct", "f'({closings})'", "(</query>|</answer>)", "split")
     for kind in refusals.KINDS:
         yield one("steprag.policy.refusals", "self.words", kind.words, "search", flags=re.IGNORECASE)
