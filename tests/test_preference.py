@@ -23,11 +23,12 @@ from preference.config import LABELS as NAMES
 from preference.config import LabelConfig, PairsConfig, SftConfig
 from preference.facts import facts_about
 from preference.labels.estimates import outcomes
-from preference.pairs import RuleCounts, build_pairs, fates
+from preference.pairs import build_pairs
 from preference.pairs_folder import SPLITS
 from preference.rewards import LABELS, Estimate, Rewards, rewards
+from preference.rule_counts import RuleCounts
 from preference.supervised import build_labels, build_rankings, build_trajectories
-from preference.view_rewards import view_rewards
+from preference.view_rewards import fates, view_rewards
 from steprag.agent.grammar import START, Grammar
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.agent.profiles import grammar_of

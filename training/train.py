@@ -35,11 +35,12 @@ from training.config import NEUTRAL, ONLINE, TrainConfig
 from training.job import Job, back_end
 from training.machine import check_devices, check_recipe, show_one_gpu
 from training.model import check_adapter, check_tokenizer
+from training.order import by_prompt, hold_out
 from training.parity import checked_tokens
 from training.plan import check_room
 from training.play.world import World, open_world
 from training.plots import draw
-from training.rows import Row, TokenRow, by_prompt, data_files, hold_out, read_file, read_training
+from training.rows import Row, TokenRow, data_files, read_file, read_training
 
 Counts = dict[str, Any]
 """Entries of the manifest."""
