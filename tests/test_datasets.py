@@ -335,6 +335,11 @@ LETTERS, COLUMNS_OF = dict(zip("ABCD", ROCKS, strict=True)), dict(zip(("opa", "o
     ([{"answers": [{"text": "a", "label": 0}, {"text": "b", "label": 1}]}], ["b"], ""),  # MultiRC
     ([{"answer": "flint", "options": LETTERS, "answer_idx": "B"}], ["flint"], ""),  # MedQA
     ([{"answer": "B", "options": ROCKS, "article": "Of rocks."}], ["flint"], "columns not read: article"),  # RACE
+    ([{"options": "A. chalk\nB. flint", "answer": "B"}], ["flint"], ""),
+    ([{"question": "Which?\n(A) chalk\n(B) flint", "answer": "(B)"}], ["flint"], ""),
+    ([{"answers": [{"answer": rock, "correct": str(rock == "flint")} for rock in ROCKS]}], ["flint"], ""),  # MCScript
+    ([{"answer": "3 + 4 = 7\n#### 7"}], ["7"], ""),  # GSM8K
+    ([{"answer": "z", "is_correct": False}], ["z"], "columns not read: is_correct"),
     ([{"answer": "z", "label": 1, "option": "x", "weight": 2}], ["z"], "columns not read: label, option, weight (3,"),
     ([{"choices": ROCKS, "answer": "Flint."}, {"choices": ROCKS, "answer": "lek"}], ["flint", None],
      "whose golden answer is none of their choices: 'lek'"),

@@ -28,10 +28,11 @@ HELD = ("images", "image", "videos", "video", "audios", "audio")
 """What no step holds."""
 _SAID = ("role", "from", "content", "value", "reasoning_content", "reasoning", "tool_calls", "function_call")
 """What is read of a message."""
-_ABOUT = frozenset(map(folded, (
-    "id idx index uuid conversation_id message_id prompt_id source dataset origin data_source category task task_type "
-    "type topic subject domain language lang model generator turn url title split timestamp date created license text"
-).split()))  # fmt: skip
+_ABOUT = frozenset({
+    "id", "idx", "index", "uuid", "conversationid", "messageid", "promptid", "source", "dataset", "origin",
+    "datasource", "category", "task", "tasktype", "type", "topic", "subject", "domain", "language", "lang", "model",
+    "generator", "turn", "url", "title", "split", "timestamp", "date", "created", "license", "text",
+})  # fmt: skip
 """Fields, folded, that say where a row comes from, or all of it once more (Alpaca's `text`): nobody misses them."""
 _PAIRS = ("preferences between whole answers (DPO), which no command reads: give the better ones as prompt and "
           "completion to steprag pairs instruct")  # fmt: skip
@@ -156,6 +157,10 @@ def _alpaca(row: dict[str, Any]) -> list[dict[str, Any]]:
     told, more, reply = first(row, ASKED), str(first(row, MORE) or ""), first(row, REPLY)
     if told is None or reply is None:
         raise ValueError("neither instruction and output nor messages")
+    if isinstance(reply, list) and all(isinstance(one, str) for one in reply):
+        if len(reply) != 1:
+            raise ValueError(f"{len(reply)} replies, of which nothing says which one is to be learned")
+        reply = reply[0]
     asked = "\n".join(filter(str.strip, (str(told), more * (more.strip().lower() not in NOTHING))))
     earlier = row.get("history") or []
     turns = [*(earlier if isinstance(earlier, list) else [None]), (asked, plain(reply) or reply)]
