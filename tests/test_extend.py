@@ -297,8 +297,7 @@ def test_what_instruction_data_leave_out_is_said_once_and_stands_in_the_manifest
 ) -> None:
     rows = [
         {"system_prompt": "Be brief.", "question": "Add", "response": "5", "tools": "[]"},  # OpenOrca
-        {"messages": [*SAID[:1], {**SAID[1], "weight": 0}, *SAID], "tools": [{"name": "x"}],
-         "id": 7, "source": "web"},
+        {"messages": [*SAID[:1], {**SAID[1], "weight": 0}, *SAID], "tools": [{"name": "x"}], "id": 7, "source": "web"},
         {"messages": [SAID[0], {**SAID[1], "ignore": True}], "is_safe": False},
         {"text": "Add"},
     ]
