@@ -161,6 +161,17 @@ def test_a_search_looks_at_all_texts(tmp_path: Path, words: str, lines: list[int
     assert record["texts"] == {"7": "It was minted in copper."}
 
 
+@pytest.mark.parametrize(("kept", "said"), [
+    ([{"kind": "columns not read", "place": "q.jsonl:2", "words": "label", "count": 2}],
+     "columns not read: label (2, first at q.jsonl:2)"),
+    ({"too long": 3}, ""), ([{"kind": 3}, "x"], ""), (None, ""),
+])  # fmt: skip
+def test_a_run_says_what_it_left_out(kept: Any, said: str, run: Path) -> None:
+    manifest = run / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "left_out": kept}))
+    assert got("/api/runs", run)["runs"][0]["left_out"] == said
+
+
 def test_the_rows_of_a_list(run: Path) -> None:
     whole = got("/api/rows/trees?run=run", run)
     counts = json.loads(json.dumps(tree_counts(first_tree())))
