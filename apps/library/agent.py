@@ -92,7 +92,7 @@ class Agent:
 
     def pairs(self, trees: Tree | Iterable[Tree]) -> list[Pair]:
         """The pairs of trees, by the keys of `label`, `pairs` and `filters`. Without an engine. What `steprag pairs`
-        weighs over a whole folder (duplicates, contradictions, balance, tokens, languages) is left to it.
+        weighs over a whole folder (duplicates, contradictions, balance, tokens) is left to it.
         """
         return [pair for tree in ([trees] if isinstance(trees, Tree) else trees) for pair in self._pairs_of(tree)]
 
