@@ -26,8 +26,7 @@ from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import read_manifest
 from steprag.tree import Failure
 from steprag.types import Message, Prediction, Question, Sample, State, Usage
-from tests.fakes import QUESTION, WORLD, Endpoint, answer, options, serve
-from tests.indexing import words_index
+from tests.fakes import QUESTION, Endpoint, answer, options, serve
 
 TEXT = answer("lek")
 Reply = Callable[[dict[str, Any]], tuple[int, object]]
@@ -608,11 +607,6 @@ def test_of_several_completions_the_filtered_ones_are_left_out(replying: Replyin
 def questions(tmp_path: Path) -> Path:
     write_records(tmp_path / "q.jsonl", [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(3)])
     return tmp_path / "q.jsonl"
-
-
-@pytest.fixture(scope="module")
-def word_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return words_index(tmp_path_factory.mktemp("words"), WORLD)
 
 
 Run = Callable[..., tuple[int, str]]

@@ -69,23 +69,18 @@ TWO = [("search", CALL), ("search", OTHER)]
       piece(None, OTHER, index=1)], TWO),
     ([piece("search", {"query": "a"}, index=0)], TWO[:1]),
     ([piece("search", "", id="1", index=0), piece("fetch", "", id="2", index=0)], [("search", ""), ("fetch", "")]),
+    ([{"name": "search", "arguments": CALL[:5]}, {"arguments": CALL[5:]}], TWO[:1]),  # a call of the older form
 ])  # fmt: skip
 def test_calls_that_a_stream_gives_one_index_or_none_stay_apart(
     pieces: list[Any], calls: list[tuple[str, str]]
 ) -> None:
     chunks = ChunkedReply()
     for one in pieces:
-        chunks.add({"choices": [{"index": 0, "delta": {"tool_calls": one if isinstance(one, list) else [one]}}]})
+        older = isinstance(one, dict) and "function" not in one
+        delta = {"function_call": one} if older else {"tool_calls": one if isinstance(one, list) else [one]}
+        chunks.add({"choices": [{"index": 0, "delta": delta}]})
     told = chunks.reply()["choices"][0]["message"]["tool_calls"]
     assert [(call["function"]["name"], call["function"]["arguments"]) for call in told] == calls
-
-
-def test_a_call_of_the_older_form_is_put_together_too() -> None:
-    chunks = ChunkedReply()
-    for told in ({"name": "search", "arguments": CALL[:5]}, {"arguments": CALL[5:]}):
-        chunks.add({"choices": [{"index": 0, "delta": {"function_call": told}}]})
-    (call,) = chunks.reply()["choices"][0]["message"]["tool_calls"]
-    assert call["function"] == {"name": "search", "arguments": CALL}
 
 
 @contextmanager
