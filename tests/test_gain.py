@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -263,32 +264,31 @@ def deepened(tree: Tree, *nodes: Node) -> Tree:
     return replace(tree, nodes=tuple(replace(node, depth=depth) for node, depth in zip(nodes, depths, strict=True)))
 
 
-def test_the_way_to_a_state_that_believes_is_learnt_where_no_answer_is_right() -> None:
-    assert learnt(unsolved()) == []
-    assert learnt(unsolved(), partial="believed", per_tree=3) == [1, 2, 3, 4]  # not on to where it believes already
+UNSOLVED = unsolved()
+SOLVED = deepened(UNSOLVED, *UNSOLVED.nodes, said(9, 1.0, parent=2))
+SURE = replace(UNSOLVED.nodes[0], belief=Belief("lek", -0.3, 3))
+NAMED = replace(UNSOLVED.nodes[5], content="Prices there are in the lek.", belief=Belief("lek", -30.0, 3))
+KEPT = replace(UNSOLVED, nodes=(*UNSOLVED.nodes[:5], NAMED, *UNSOLVED.nodes[6:]))
+
+
+@pytest.mark.parametrize(("tree", "sft", "nodes"), [
+    (UNSOLVED, {}, []),
+    (UNSOLVED, {"partial": "believed", "per_tree": 3}, [1, 2, 3, 4]),  # not on to where it believes already
+    (SOLVED, {"partial": "believed", "per_tree": 1}, [1, 2, 9]),  # right episodes come first
+    (SOLVED, {"partial": "believed", "per_tree": 2}, [1, 2, 3, 4, 9]),
+    (unsolved(OLDER), {"partial": "believed"}, []),  # the answer can be guessed
+    (replace(UNSOLVED, nodes=(SURE, *UNSOLVED.nodes[1:])), {"partial": "believed"}, []),  # it was believed before
+    (KEPT, {"partial": "kept"}, [1, 2, 3, 5]),
+    (UNSOLVED, {"partial": "kept"}, []),
+    (replace(KEPT, question=OLDER), {"partial": "kept"}, []),
+])  # fmt: skip
+def test_the_way_to_a_state_that_believes_or_keeps_the_answer_is_learnt_where_no_answer_is_right(
+    tree: Tree, sft: dict[str, Any], nodes: list[int]
+) -> None:
+    assert learnt(tree, **sft) == nodes
+
+
+def test_a_way_to_belief_is_worth_what_is_believed() -> None:
     facts = facts_about(unsolved(), TRANSCRIPT)
     rows = build_trajectories(facts, "h", [None] * 9, [None] * 9, SftConfig(partial="believed"))
     assert [row.outcome for row in rows] == [pytest.approx(math.exp(-0.5))] * 4
-
-
-def test_right_episodes_come_before_ways_to_belief() -> None:
-    tree = unsolved()
-    solved = deepened(tree, *tree.nodes, said(9, 1.0, parent=2))
-    assert learnt(solved, partial="believed", per_tree=1) == [1, 2, 9]
-    assert learnt(solved, partial="believed", per_tree=2) == [1, 2, 3, 4, 9]
-
-
-def test_belief_shows_no_way_where_the_answer_can_be_guessed_or_was_believed_before() -> None:
-    assert learnt(unsolved(OLDER), partial="believed") == []
-    tree = unsolved()
-    known = replace(tree.nodes[0], belief=Belief("lek", -0.3, 3))
-    assert learnt(replace(tree, nodes=(known, *tree.nodes[1:])), partial="believed") == []
-
-
-def test_the_way_to_where_the_answer_was_kept_is_learnt_too() -> None:
-    tree = unsolved()
-    kept = replace(tree.nodes[5], content="Prices there are in the lek.", belief=Belief("lek", -30.0, 3))
-    told = replace(tree, nodes=(*tree.nodes[:5], kept, *tree.nodes[6:]))
-    assert learnt(told, partial="kept") == [1, 2, 3, 5]
-    assert learnt(unsolved(), partial="kept") == []
-    assert learnt(replace(told, question=OLDER), partial="kept") == []
