@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import re
 import threading
@@ -20,6 +21,7 @@ from typing import Any
 from benchmarks.peers.pairing import family
 from steprag.agent.environment import Environment
 from steprag.agent.rollout import episode_of, rollout
+from steprag.errors import RetrieverError
 from steprag.policy.protocols import Policy
 from steprag.types import Completion, Episode, Message, Passage, Sample, State, Usage
 
@@ -50,17 +52,22 @@ def answer(content: str, thought: str = "That is it.") -> str:
 
 @dataclass
 class DictRetriever:
-    """Ranks passages by shared words; ties by id. `searched` records every query."""
+    """Ranks passages by shared words; ties by id. `searched` records every query, of which the first `lasts` are
+    answered and all later ones fail.
+    """
 
     passages: tuple[Passage, ...] = WORLD
     searched: list[str] = field(default_factory=list)
     fingerprint: str = "world"
+    lasts: float = math.inf
 
     async def ready(self) -> None:
         return None
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         self.searched.append(query)
+        if len(self.searched) > self.lasts:
+            raise RetrieverError("the index is gone")
         words = set(query.lower().split())
         ranked = sorted(self.passages, key=lambda p: (-len(words & set(f"{p.title} {p.text}".lower().split())), p.id))
         return tuple(Passage(p.id, p.title, p.text, 1.0 / rank) for rank, p in enumerate(ranked[:top_k], 1))
@@ -104,14 +111,17 @@ def in_turn(*texts: str, then: Script = lambda prompt, draw: "") -> Script:
 @dataclass
 class ScriptedPolicy:
     """Answers from a script. Equal arguments give equal completions; `prompts` records what it saw, `asked` the actions
-    that were allowed.
+    that were allowed. `before` is called with the policy at each request.
     """
 
     script: Script = beginner
     prompts: list[tuple[Message, ...]] = field(default_factory=list)
     asked: list[tuple[str, ...]] = field(default_factory=list)
+    before: Callable[[ScriptedPolicy], object] | None = None
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        if self.before:
+            self.before(self)
         self.prompts.append(messages)
         self.asked.append(allowed)
         rng = random.Random(f"{seed}")

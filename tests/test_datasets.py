@@ -607,19 +607,6 @@ def test_a_prompt_shows_the_choices_below_the_question(profile: str) -> None:
     assert prompt.partition(CHOOSE)[2][:1] in ("", "\n")
 
 
-def test_choices_reach_the_agent_and_the_scores(word_index: Path, tmp_path: Path) -> None:
-    names = list(DRUGS.values())
-    rows = [Question(f"m{i}", f"Drug {i}?", (names[i],), {"choices": DRUGS}) for i in range(3)]
-    write_records(tmp_path / "q.jsonl", rows)
-    with serve(chat_reply(lambda prompt, draw: "<answer> lithium </answer>")) as endpoint:
-        run = ["--prompt.profile", "direct"]
-        assert main(["infer", *options(endpoint, tmp_path / "q.jsonl", word_index, tmp_path / "run", *run)]) == 0
-    asked = {request["messages"][-1]["content"] for request in endpoint.requests}
-    assert asked == {f"Question: Drug {i}?\n- Citalopram\n- Lithium\n- Propranolol" for i in range(3)}
-    scores = json.loads((tmp_path / "run/metrics.json").read_text())
-    assert scores["em"] == pytest.approx(1 / 3)
-
-
 def test_search_and_pairs_ask_with_choices_and_leakage_finds_them(word_index: Path, tmp_path: Path) -> None:
     money = {"choices": {"A": "sol", "B": "lek"}}
     write_records(tmp_path / "q.jsonl", [Question(f"m{i}", f"{QUESTION} ({i})", ("lek",), money) for i in range(6)])

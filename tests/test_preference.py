@@ -33,7 +33,7 @@ from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.agent.profiles import grammar_of
 from steprag.agent.stack import Action
 from steprag.config.load import load_config
-from steprag.errors import ConfigError, RetrieverError
+from steprag.errors import ConfigError
 from steprag.records.jsonl import dump_line, from_dict, read_records, to_dict, write_records
 from steprag.records.training_rows import Pair, Trajectory
 from steprag.runs.run import read_manifest
@@ -369,14 +369,9 @@ def test_an_index_shows_chained_match_passages_that_the_search_did_not_find(tmp_
 
 def test_an_answer_search_that_fails_is_counted_and_finds_nothing() -> None:
     """None is made for a tree with marked passages, whose label they are, chained or not."""
-
-    class Failing(DictRetriever):
-        async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
-            raise RetrieverError(f"{query}: no answer")
-
     marked = stepwise(COUNTIES, "58", HOLDER, supporting_titles=[SACRAMENTO.title])
     asked = [stepwise(COUNTIES, "58", HOLDER), stepwise("Is it 58 or 12?", "58", HOLDER), marked]
-    searches = AnswerSearches(LabelConfig(chained=True), Failing(), asyncio.run)
+    searches = AnswerSearches(LabelConfig(chained=True), DictRetriever(lasts=0), asyncio.run)
     told = [*searches.chain_all((facts_about(grown, TRANSCRIPT), str(at)) for at, grown in enumerate(asked))]
     assert [key for _, key in told] == ["0", "1", "2"]
     assert [facts.met and [*facts.met][1:8] for facts, _ in told] == [MET, [None] * 7, None]
