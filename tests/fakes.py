@@ -53,13 +53,14 @@ def answer(content: str, thought: str = "That is it.") -> str:
 @dataclass
 class DictRetriever:
     """Ranks passages by shared words; ties by id. `searched` records every query, of which the first `lasts` are
-    answered and all later ones fail.
+    answered and all later ones fail with `error`.
     """
 
     passages: tuple[Passage, ...] = WORLD
     searched: list[str] = field(default_factory=list)
     fingerprint: str = "world"
     lasts: float = math.inf
+    error: Exception = RetrieverError("the index is gone")
 
     async def ready(self) -> None:
         return None
@@ -67,7 +68,7 @@ class DictRetriever:
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         self.searched.append(query)
         if len(self.searched) > self.lasts:
-            raise RetrieverError("the index is gone")
+            raise self.error
         words = set(query.lower().split())
         ranked = sorted(self.passages, key=lambda p: (-len(words & set(f"{p.title} {p.text}".lower().split())), p.id))
         return tuple(Passage(p.id, p.title, p.text, 1.0 / rank) for rank, p in enumerate(ranked[:top_k], 1))
@@ -106,6 +107,17 @@ def in_turn(*texts: str, then: Script = lambda prompt, draw: "") -> Script:
     """A script: these texts, one after the other, and what comes then."""
     left = iter(texts)
     return lambda prompt, draw: next(left, None) or then(prompt, draw)
+
+
+def one_search(asked: str, read: str, said: str) -> Script:
+    """A script: one search, what is read of it, and the answer."""
+
+    def script(prompt: str, draw: int) -> str:
+        if "<query>" not in prompt:
+            return query(asked)
+        return answer(said) if "<evidence>" in prompt else evidence(read)
+
+    return script
 
 
 @dataclass

@@ -38,6 +38,7 @@ from tests.fakes import (
     answer,
     chat_reply,
     evidence,
+    in_turn,
     listening,
     options,
     query,
@@ -681,10 +682,10 @@ def test_leakage_tells_data_sets_with_equal_ids_apart_and_knows_popqa(word_index
 
 def test_one_marked_passage_of_popqa_is_enough(word_index: Path, tmp_path: Path) -> None:
     """Both data sets mark two passages, of which the episodes find one."""
-    script = iter([query("capital Tirana"), evidence("Tirana"), answer("lek")] * 2)
+    script = in_turn(*[query("capital Tirana"), evidence("Tirana"), answer("lek")] * 2)
     marks = {"supporting_titles": ["Tirana", "Durrës"]}
     recalls = {}
-    with serve(chat_reply(lambda prompt, draw: next(script))) as endpoint:
+    with serve(chat_reply(script)) as endpoint:
         for name in ("popqa", "bamboogle"):
             flashrag(tmp_path, name, "test", QUESTION, **marks)
             argv = ["--dataset_name", name, "--data_dir", str(tmp_path), *options(endpoint, Path(), word_index,
