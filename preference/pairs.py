@@ -84,9 +84,15 @@ def fates(tree: Tree, tree_hash: str, rewards: Rewards, config: PairsConfig) -> 
             better, worse = _ordered(one, other)
             rule = None
             if (better[1].id, worse[1].id) not in made:
-                objections = (name for name, passes in _rules(better, worse, known, config) if not passes)
-                rule = next(objections, "cap") if id(parent) in whole else "whole branches"
+                reached = id(parent) in whole
+                rule = _objection(better, worse, known, config) if reached else "whole branches"
             yield _pair(tree, tree_hash, parent, better, worse, config), rule
+
+
+def _objection(better: Rated, worse: Rated, known: frozenset[int], config: PairsConfig) -> str:
+    """The name of the rule that dropped a pair, as `RuleCounts` counts it."""
+    objections = (name for name, passes in _rules(better, worse, known, config) if not passes)
+    return next(objections, "cap")
 
 
 def prompts(tree: Tree, rewards: Rewards, unbroken: bool = False) -> Iterator[tuple[Node, list[Rated]]]:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from steprag.agent.environment import Environment
 from steprag.agent.rollout import episode_of, rollout
 from steprag.errors import RetrieverError
 from steprag.policy.protocols import Policy
-from steprag.types import Completion, Episode, Message, Passage, Sample, State, Usage
+from steprag.tree import Node, Tree
+from steprag.types import Completion, Episode, Message, Passage, Question, Sample, State, Usage
 
 WORLD = (
     Passage("0", "Tirana", "Tirana is the capital of Albania. It has 418,495 inhabitants."),
@@ -75,6 +76,23 @@ class DictRetriever:
 
     async def aclose(self) -> None:
         return None
+
+
+def retrieve(request: dict[str, Any]) -> tuple[int, object]:
+    """Search-R1's `POST /retrieve` over the passages of `WORLD`."""
+    found = [asyncio.run(DictRetriever().search(one, request["topk"])) for one in request["queries"]]
+    rows = [[{"document": {"id": p.id, "title": p.title, "text": p.text}, "score": p.score} for p in each]
+            for each in found]  # fmt: skip
+    return 200, {"result": rows}
+
+
+def rooted(question: Question, *nodes: Node, **named: Any) -> Tree:
+    """The finished tree of these nodes, each a step below its parent."""
+    depths: list[int] = []
+    for node in nodes:
+        depths.append(0 if node.parent is None else depths[node.parent] + 1)
+    placed = tuple(replace(node, depth=depth) for node, depth in zip(nodes, depths, strict=True))
+    return Tree(1, question, "done", Usage(), placed, **named)
 
 
 Script = Callable[[str, int], str]
