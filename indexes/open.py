@@ -11,6 +11,7 @@ from pathlib import Path
 from indexes.addons.bm25 import Bm25Searcher, has_bm25
 from indexes.addons.links import LinkedSearcher
 from indexes.corpora.document_list import Originals
+from indexes.encoding.again import check_known, say_unknown
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EncoderSpec, encoder_here
 from indexes.encoding.runtimes import QueryBackend, check_backend
@@ -89,6 +90,8 @@ def _open_collection(url: str, config: RetrieverConfig) -> Retriever:
     machine = Machine()
 
     def encoder(facts: CollectionFacts) -> Callable[[], TextEncoder]:
+        if not facts.encoder.config_hash:
+            say_unknown(url)
         return partial(_load_encoder, encoder_here(facts.encoder, facts.given), facts.encoder, machine)
 
     return open_milvus(url, config, encoder, machine.batch)
@@ -126,7 +129,7 @@ def _searcher(
         index = open_index(folder, manifest.index, manifest.corpus.rows, made.dimension)
         _check_agreement(folder, manifest, index, store)
         name = manifest.fingerprint if is_exact(manifest.index.type) else named(manifest.fingerprint, ALONE)
-        load = partial(_load_encoder, encoder_here(made, manifest.config), made, machine)
+        load = partial(_encoder_of, folder, manifest, encoder_here(made, manifest.config), machine)
         parts.append(DenseSearcher(name, index, load))
     if mode in ("sparse", "hybrid"):
         has_bm25(folder)
@@ -160,6 +163,12 @@ def _load_encoder(folder: Path, spec: EncoderSpec, machine: Machine) -> Encoder:
     """Called in the thread that searches, whose FAISS threads are bounded too."""
     bound_faiss(machine.threads)
     return Encoder(folder, spec, device=machine.device, threads=machine.threads, backend=machine.backend)
+
+
+def _encoder_of(folder: Path, manifest: IndexManifest, at: Path, machine: Machine) -> Encoder:
+    encoder = _load_encoder(at, manifest.encoder, machine)
+    check_known(folder, manifest, encoder)
+    return encoder
 
 
 def _check_agreement(folder: Path, manifest: IndexManifest, index: VectorIndex, store: PassageStore) -> None:

@@ -825,3 +825,20 @@ def test_both_agents_answer_in_medqas_form_with_every_question_in_the_denominato
     scores, judged = (json.loads((run / name).read_text()) for name in ("metrics.json", "judged/metrics.json"))
     assert (scores["questions"], scores["answered"], scores["failed"], scores["strict_em"]) == (4, 2, 1, 0.25)
     assert (judged["questions"], judged["strict_right"], judged["unanswered"]) == (4, 0.25, 1)
+
+
+def test_a_folder_of_shards_is_one_file_of_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from datasets import Dataset
+
+    monkeypatch.setenv("STEPRAG_CACHE", str(tmp_path / "cache"))
+    rows = Dataset.from_list([{"id": f"q{n}", "question": f"what is {n}?", "golden_answers": ["x"]} for n in range(4)])
+    rows.save_to_disk(str(tmp_path / "saved"), num_shards=2)
+    (tmp_path / "shards").mkdir()
+    for part in range(2):
+        rows.shard(2, part, contiguous=True).to_parquet(str(tmp_path / f"shards/train-0000{part}-of-00002.parquet"))
+    for name in ("saved", "shards"):
+        assert [one.id for one in read_questions(questions_at(str(tmp_path / name)))] == ["q0", "q1", "q2", "q3"]
+    (tmp_path / "shards" / "test-00000-of-00001.parquet").write_bytes(b"")
+    for folder, said in ((tmp_path / "shards", "is a folder of test, train"), (tmp_path, "is a folder of ")):
+        with pytest.raises(DataError, match=said):
+            questions_at(str(folder))

@@ -103,6 +103,18 @@ def test_a_row_without_text_keeps_its_place(corpus: Path, encoder: Path, tmp_pat
     assert [p.id for p in ask(index.path, "iron", top_k=6)[0]].count("iron") == 1
 
 
+def test_ids_in_another_order_beside_the_file_are_refused(corpus: Path, encoder: Path, tmp_path: Path) -> None:
+    """As Pyserini writes them; two passages that changed places are in no sample of a large corpus."""
+    file = flashrag(tmp_path / "index", encoder)
+    ids = [id for id, _, _ in PASSAGES]
+    (tmp_path / "docid").write_text("\n".join([*ids[:4], ids[5], ids[4]]) + "\n")
+    with pytest.raises(ConfigError, match="docid names 'quoted' for row 4, and the corpus has 'bread' there"):
+        adopt_index(file, str(corpus), tmp_path / "i", small(encoder))
+    (tmp_path / "docid").write_text("\n".join(ids) + "\n")
+    measured = adopt_index(file, str(corpus), tmp_path / "i", small(encoder)).manifest.measured
+    assert measured["longer_than_read"] == 5, "of the sampled ones"
+
+
 def test_an_adopted_flat_index_gives_its_vectors_to_other_types(corpus: Path, encoder: Path, tmp_path: Path) -> None:
     file = flashrag(tmp_path / "f.index", encoder)
     adopt_index(file, str(corpus), tmp_path / "i", small(encoder))

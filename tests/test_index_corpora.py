@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import shutil
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -73,8 +74,8 @@ def test_paths_that_are_no_corpus(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="holds no corpus files"):
         build_index(str(tmp_path / "empty"), tmp_path / "i", load_config(IndexConfig))
-    (tmp_path / "empty" / "a.arrow").touch()
-    with pytest.raises(ConfigError, match=r"holds no corpus files .*; it has \.arrow 1; give the file or the folder"):
+    (tmp_path / "empty" / "a.feather").touch()
+    with pytest.raises(ConfigError, match=r"holds no corpus files .*; it has \.feather 1; give the file or the folder"):
         build_index(str(tmp_path / "empty"), tmp_path / "i", load_config(IndexConfig))
     with pytest.raises(ConfigError, match="corpus not found"):
         build_index(str(tmp_path / "nowhere.jsonl"), tmp_path / "i", load_config(IndexConfig))
@@ -186,7 +187,7 @@ def test_every_form_of_a_corpus_gives_the_same_passages(name: str, content: str 
     ("c.jsonl.xz", lzma.compress(LINES.encode())[:-9], "not a whole xz file"),
     ("c.jsonl", gzip.compress(LINES.encode(), mtime=0), r"is gzip by its first bytes \(name it .gz\)"),
     ("c.jsonl", b"PAR1 and more", r"is Parquet by its first bytes \(name it .parquet\)"),
-    ("c.arrow", b"\xff\xff\xff\xff", "is Arrow by its first bytes .write it as Parquet"),
+    ("c.jsonl", b"\xff\xff\xff\xff", "is Arrow by its first bytes .name it .arrow"),
     ("c.xls", b"\xd0\xcf\x11\xe0", "is an old Office file by its first bytes .save it as .xlsx"),
     ("c.page", b"<!DOCTYPE html>", "is XML or HTML by its first bytes"),
     ("c.tar.gz", gzip.compress(b"c.jsonl".ljust(257, b"\0") + b"ustar\0", mtime=0), "is a tar archive .unpack it"),
@@ -204,7 +205,7 @@ def test_documents_beside_files_of_passages_are_named(tmp_path: Path, capsys: py
         (tmp_path / name).write_text('{"id": "1", "text": "x"}')
     assert len([*open_source(str(tmp_path)).items()]) == 1
     said = capsys.readouterr().err
-    assert "(a.jsonl, …); not read are the documents beside them, 2 (in/b.md, …): put those into a folder of" in said
+    assert "(a.jsonl, …); not read are the others beside them, 2 (in/b.md, …): put those into a folder of" in said
 
 
 def test_beirs_questions_are_no_passages_of_their_folder(tmp_path: Path) -> None:
@@ -359,3 +360,43 @@ def test_what_shows_nothing_is_left_out_and_counted_by_name(markup: str, shown: 
     dropped = Counter[str]()
     assert plain_text(markup, dropped) == shown
     assert dropped == counts
+
+
+def saved_by_datasets(folder: Path) -> dict[str, Path]:
+    """The passages in the forms in which datasets and the hub keep them: by name, its folder."""
+    from datasets import Dataset, DatasetDict
+
+    rows = Dataset.from_list([{"id": id, "title": title, "text": text} for id, title, text in PASSAGES])
+    rows.save_to_disk(str(folder / "saved"), num_shards=2)
+    DatasetDict({"train": rows}).save_to_disk(str(folder / "one split"))
+    DatasetDict({"train": rows, "test": rows}).save_to_disk(str(folder / "two splits"))
+    for part in range(2):
+        for place in (folder / "shards", folder / "hub" / "data"):
+            place.mkdir(parents=True, exist_ok=True)
+            shard = rows.shard(2, part, contiguous=True)
+            shard.to_parquet(str(place / f"train-0000{part}-of-00002.parquet"))
+    (folder / "hub" / "README.md").write_text("# The card of a data set")
+    shutil.copy(next((folder / "saved").glob("*.arrow")), folder / "saved" / "cache-1.arrow")
+    return {place.name: place for place in folder.iterdir()}
+
+
+def test_folders_of_datasets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders = saved_by_datasets(tmp_path / "f")
+    for name in ("saved", "one split", "shards", "hub"):
+        assert [one.id for one in taken(folders[name], tmp_path / name)] == [id for id, _, _ in PASSAGES], name
+    assert capsys.readouterr().err.replace("corpus: ", "").count("index: ") == 1, "of the file that is not listed"
+    with pytest.raises(DataError, match="holds the splits train, test .give one: .*two splits/train"):
+        open_source(str(folders["two splits"]))
+    torn = next(folders["saved"].glob("data-*"))
+    torn.write_bytes(torn.read_bytes()[:-100])
+    with pytest.raises(DataError, match="cannot be read as Arrow: "):
+        taken(folders["saved"], tmp_path / "torn")
+
+
+def test_rows_of_other_forms_beside_a_corpus_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "c").mkdir()
+    write_corpus(tmp_path / "c" / "a.jsonl")
+    for name in ("b.json", "queries.jsonl", "README.md", "dataset_infos.json"):
+        (tmp_path / "c" / name).write_text("{}")
+    open_source(str(tmp_path / "c"))
+    assert "not read are the others beside them, 1 (b.json, …)" in capsys.readouterr().err

@@ -146,6 +146,21 @@ def test_vectors_of_every_pooling_are_those_of_sentence_transformers(
     assert np.allclose(ours.encode_queries(texts), own.encode_query(texts), atol=1e-5)
 
 
+@pytest.mark.parametrize("own", [
+    {"query_length": 4}, {"document_length": 4}, {"do_lower_case": True}, {"max_seq_length": 7},
+    {"processing_kwargs": {"text": {"max_length": 6}}},
+], ids=str)  # fmt: skip
+def test_what_a_folder_asks_of_its_transformer_is_kept(own: Json, encoder: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    folder = make_published(tmp_path / "e", encoder, pooling=new("mean"), modules=NORMAL)
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 64} | own))
+    own_model, ours = SentenceTransformer(str(folder)), Encoder(folder, read_spec("e", folder, Overrides()))
+    texts = ["Iron is a metal", "bread"]
+    assert np.allclose(ours.encode_queries(texts), own_model.encode_query(texts), atol=1e-5)
+    assert np.allclose(ours.encode_passages(texts), own_model.encode_document(texts), atol=1e-5)
+
+
 def test_a_dense_layer_a_shorter_vector_and_inner_products(encoder: Path, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense

@@ -7,11 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexes.ranking.cross_encoder import TEMPLATES, CrossEncoder
+from indexes.ranking.cross_encoder import TEMPLATES, CrossEncoder, score_in_float32
 from steprag.errors import ConfigError
 from tests.models import make_llama, make_published
 
 QUERY, TEXTS = "who made it?", ["Kepler", "The violin has four strings and is played with a bow.", "no"]
+
+
+CARD = (
+    "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+    'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n<Query>: {query}\n"
+    "<Document>: {document}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+"""Qwen3-Reranker's prefix, pair and suffix, byte for byte."""
 
 
 def language_model(folder: Path) -> Path:
@@ -25,14 +34,15 @@ def scored(folder: Path, texts: list[str] = TEXTS) -> np.ndarray:
     return ours.score(QUERY, texts)
 
 
-def test_a_classification_head(encoder: Path, tmp_path: Path) -> None:
+def test_a_classification_head(encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import torch
     from sentence_transformers import CrossEncoder as Theirs
     from transformers import BertConfig, BertForSequenceClassification
 
     folder = make_published(tmp_path / "bge-reranker-base", encoder, pooling=None)
     BertForSequenceClassification(BertConfig.from_pretrained(folder, num_labels=1)).save_pretrained(folder)
-    assert scored(folder, ["bread " * 400]).shape == (1,)  # more tokens than positions
+    assert scored(folder, ["bread " * 400, "bread " * 300]).shape == (2,)  # more tokens than positions
+    assert capsys.readouterr().err.count("is longer than the 64 tokens that the reranker reads") == 1
     theirs = Theirs(str(folder), device="cpu", activation_fn=torch.nn.Identity())
     assert np.allclose(scored(folder), theirs.predict([(QUERY, text) for text in TEXTS]), atol=1e-6)
 
@@ -48,7 +58,7 @@ def test_a_language_model_of_a_known_family_says_yes_or_no(tmp_path: Path) -> No
     for text in TEXTS:
         messages = [{"role": "query", "content": QUERY}, {"role": "document", "content": text}]
         prompt = tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False)
-        assert f"\n<Query>: {QUERY}\n<Document>: {text}<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>" in prompt
+        assert prompt == CARD.format(query=QUERY, document=text)
         with torch.inference_mode():
             logits = model(**tokenizer(prompt, add_special_tokens=False, return_tensors="pt")).logits[0, -1]
         yes, no = tokenizer.convert_tokens_to_ids(["yes", "no"])
@@ -115,3 +125,32 @@ def test_what_cannot_rank_is_refused(encoder: Path, tmp_path: Path) -> None:
     headless = make_published(tmp_path / "e", encoder, pooling=None, architectures=["BertForSequenceClassification"])
     with pytest.raises(ConfigError, match="lacks .* weights of its architecture .classifier.weight"):
         CrossEncoder(str(headless)).load()
+
+
+def test_a_reranker_saved_in_bfloat16_tells_passages_apart(encoder: Path, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForSequenceClassification, BertConfig, BertForSequenceClassification
+
+    folder = make_published(tmp_path / "r", encoder, pooling=None)
+    model = BertForSequenceClassification(BertConfig.from_pretrained(folder, num_labels=1))
+    model.classifier.bias.data += 4  # so that its scores are as large as trained ones
+    model.bfloat16().save_pretrained(folder)
+    assert len(set(scored(folder, [f"word {n}" for n in range(30)]).tolist())) > 9
+    half = AutoModelForSequenceClassification.from_pretrained(folder, dtype="auto").eval()
+    score_in_float32(half)
+    ids = torch.arange(5, 65).reshape(30, 2)
+    found = half(input_ids=ids).logits
+    assert (half.dtype, found.dtype) == (torch.bfloat16, torch.float32)
+    assert len(set(found.flatten().tolist())) > 9
+
+
+def test_a_reranker_that_reads_other_files_is_another(tmp_path: Path) -> None:
+    folder = language_model(tmp_path / "Qwen3-Reranker-0.6B")
+    names = [CrossEncoder(str(folder)).hash]
+    for file in ("README.md", "tokenizer_config.json"):
+        (folder / file).write_text((folder / file).read_text() + "\n" if (folder / file).is_file() else "card")
+        names.append(CrossEncoder(str(folder)).hash)
+    assert names[0] == names[1] != names[2]
+    (folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="holds an adapter, which is not read here"):
+        CrossEncoder(str(folder))

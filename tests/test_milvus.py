@@ -184,6 +184,24 @@ def test_a_collection_that_goes_away_is_a_failure_of_the_search(server: str, fol
     asyncio.run(ask())
 
 
+@needs_milvus
+@pytest.mark.slow
+def test_a_collection_that_ranks_by_another_metric_is_refused(server: str, folder: Path) -> None:
+    from pymilvus import MilvusClient  # pyright: ignore[reportMissingImports]
+
+    uploading.upload(folder, url := f"milvus://{server}/metric")
+    client = MilvusClient(uri=f"http://{server}")
+    client.release_collection("metric")
+    client.drop_index("metric", "vector")
+    another = client.prepare_index_params()
+    another.add_index("vector", index_type="FLAT", metric_type="L2")
+    client.create_index("metric", another)
+    client.load_collection("metric")
+    client.close()
+    with pytest.raises(ConfigError, match="ranks by L2, and its vectors are for the inner product"):
+        open_retriever(url)
+
+
 @pytest.mark.parametrize("url", ["milvus://host/name", "milvus://host:1", "milvus://host:1/a-b", "milvus://host:1/a/b"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
     assert address_of("milvus+tls://db.example:443/w") == MilvusAddress("https://db.example:443", "w")

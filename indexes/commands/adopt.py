@@ -24,13 +24,13 @@ from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import POOLINGS, EncoderSpec, describe
 from indexes.folder.manifest import INDEX, CorpusFacts, IndexFacts, identity
 from indexes.folder.sealing import Begun, Built, building, link, seal, shown
-from indexes.rows.passage_store import PassageStore, Titles, passage_text
+from indexes.rows.passage_store import SPELLINGS, PassageStore, passage_text
 from indexes.vectors.adopted import L2, ids_are_rows, keeps_vectors, stored_vectors
 from indexes.vectors.index_types import ADOPTED, read_faiss
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
-from steprag.errors import ConfigError
-from steprag.records.jsonl import existing
+from steprag.errors import ConfigError, quoted
+from steprag.records.jsonl import existing, read_lines
 from steprag.types import Passage
 
 SAMPLE = 32
@@ -42,8 +42,6 @@ NEARER = 0.002
 """By how much another sampled row may be nearer to a passage than its own: what rounding makes of near duplicates."""
 FOUND = 0.9
 """Share of sampled passages that a compressed index must find among their own ten best."""
-SPELLINGS: dict[str, Titles] = {"quoted": "quoted", "plain": "plain", "left out": "omitted"}
-"""How other programs write a passage's title, by the word for it in a manifest."""
 _PART = re.compile(r"(?P<whole>.*?)(?P<mark>[._-]?part[._-]?)(?P<number>[a-z]{2}|\d{1,4})", re.IGNORECASE)
 """Name of a part of a file that was split, as the hub's large indexes are: `e5_Flat.index.part.00`, `part_aa`."""
 
@@ -70,6 +68,7 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
         if taken.rows != index.ntotal:
             raise ConfigError(f"{faiss_file} holds {index.ntotal} vectors, {corpus} {taken.rows} passages:"
                               " it was built from another corpus")  # fmt: skip
+        _check_order(faiss_file, folder)
         sample = _sample(folder, index)
         facts = _facts(faiss_file, sample)
         checked = _check_encoder(sample, folder_of_encoder, spec)
@@ -80,6 +79,21 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
             folder, begun, wanted, spec, stood, facts, measured=checked, config=config.model_dump(), origin=origin
         )
     return Built(out, manifest, reused=False)
+
+
+def _check_order(file: Path, folder: Path) -> None:
+    """Raises ConfigError where the list of ids that Pyserini writes beside its file (`docid`) is not the corpus's."""
+    listed = file.with_name("docid")
+    if not listed.is_file():
+        return
+    ids = [id for _, id in read_lines(listed)]
+    with PassageStore(folder) as store:
+        passages = map(store.read, range(len(store)))
+        pairs = ((row, one.id, ids[row : row + 1]) for row, one in enumerate(passages) if one.text)
+        if other := next(((row, own, told) for row, own, told in pairs if told != [own]), None):
+            row, own, told = other
+            raise ConfigError(f"{listed} names {quoted(''.join(told))} for row {row}, and the corpus has {quoted(own)}"
+                              " there: give the corpus in the order of that list")  # fmt: skip
 
 
 def check_whole(file: Path) -> None:
@@ -162,10 +176,16 @@ def _check_encoder(sample: _Sample, folder: Path, spec: EncoderSpec) -> dict[str
 
     Raises ConfigError where none is there, with the pooling or prefix that would fit.
     """
-    agrees, share, detail, spelling = _agreement(sample, Encoder(folder, spec))
+    encoder = Encoder(folder, spec)
+    agrees, share, detail, spelling = _agreement(sample, encoder)
     if not agrees:
         raise ConfigError(f"{detail} by {spec.name} ({spec.pooling}); {_remedy(sample, folder, spec)}")
-    return {"encoded_again": len(sample.rows), "agreeing": round(share, 3), "titles": spelling}
+    told = {"encoded_again": len(sample.rows), "agreeing": round(share, 3), "titles": spelling}
+    if cut := encoder.tokenise([passage_text(each, SPELLINGS[spelling]) for each in sample.passages]).cut:
+        say(f"index: {cut} of {len(sample.rows)} sampled passages are longer than the encoder's {spec.max_length}"
+            " tokens; the rest of such passages cannot be found by vectors")  # fmt: skip
+        told["longer_than_read"] = cut
+    return told
 
 
 def _remedy(sample: _Sample, folder: Path, spec: EncoderSpec) -> str:

@@ -27,6 +27,8 @@ from indexes.addons.links import add_links
 from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.read_corpus import Intake, ingest
 from indexes.corpora.readers import Source, open_source
+from indexes.encoding.again import check_known
+from indexes.encoding.cut_passages import counted_cut, none_cut, said_cut, unknown_cut
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
 from indexes.encoding.runtimes import check_backend, device_here
@@ -99,8 +101,8 @@ def build_index(
     out = out.expanduser().resolve()
     restore(out)
     order = _order(corpus, config, out)
-    there = _existing(out, order.wanted, update)
-    reused = there is not None and there.identity == order.wanted
+    there = _existing(out, order, update)
+    reused = there is not None and there.identity == _as_noted(there, order.wanted)
     if there is not None and reused:
         return Built(out, there, True, _add_ons(out, there, config, hybrid))
     kept = tuple(add_ons(out)) if update and there is not None else ()
@@ -176,7 +178,14 @@ def _arithmetic(config: IndexConfig) -> dict[str, str]:
     return {key: value for key, value in made.items() if value != PLAIN[key]}
 
 
-def _existing(out: Path, wanted: dict[str, Any], update: bool) -> IndexManifest | None:
+def _as_noted(manifest: IndexManifest, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The identity that is wanted, without what an earlier version did not note of its encoder (`check_known`)."""
+    noted = manifest.identity.get("encoder", {})
+    encoder = {key: value for key, value in wanted["encoder"].items() if key != "config_hash" or key in noted}
+    return {**wanted, "encoder": encoder}
+
+
+def _existing(out: Path, order: _Order, update: bool) -> IndexManifest | None:
     """The manifest of the index at `out`, whose corpus and encoder are those wanted, but for the corpus where it is an
     `update`; None where `out` is free.
     """
@@ -187,8 +196,8 @@ def _existing(out: Path, wanted: dict[str, Any], update: bool) -> IndexManifest 
     manifest = read_index_manifest(out)
     remedy = "choose another --out, or delete that folder"
     if not update:
-        _check_corpus(out, manifest, wanted, f"--update brings it up to date with this one, or {remedy}")
-    check_reused_index(out, manifest, wanted, remedy)
+        _check_corpus(out, manifest, order.wanted, f"--update brings it up to date with this one, or {remedy}")
+    _check_reused(out, manifest, order, remedy)
     return manifest
 
 
@@ -197,9 +206,9 @@ def _check_corpus(folder: Path, manifest: IndexManifest, wanted: dict[str, Any],
         raise ConfigError(f"{folder} holds an index of another corpus; {remedy}")
 
 
-def check_reused_index(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], remedy: str) -> None:
+def _check_reused(folder: Path, manifest: IndexManifest, order: _Order, remedy: str) -> None:
     """Raises ConfigError where the folder's vectors are not those that are wanted. Queries' prefixes are in none."""
-    made = manifest.identity.get("encoder", {})
+    wanted, made = _as_noted(manifest, order.wanted), manifest.identity.get("encoder", {})
     differing = next((key for key, value in wanted["encoder"].items()
                       if key != "query_prefix" and made.get(key) != value), None)  # fmt: skip
     if differing is not None:
@@ -209,6 +218,8 @@ def check_reused_index(folder: Path, manifest: IndexManifest, wanted: dict[str, 
         here, asked = (facts["parameters"].get(key, plain) for facts in (manifest.identity["index"], wanted["index"]))
         if here != asked:
             raise ConfigError(f"{folder} holds vectors encoded in {here}{' titles' * (key == 'titles')}; {remedy}")
+    if manifest.encoder.dense and not manifest.encoder.config_hash:
+        check_known(folder, manifest, Encoder(order.encoder_folder, order.spec))
 
 
 def _taken_in(order: _Order, folder: Path, older: Path | None) -> Intake:
@@ -224,14 +235,18 @@ def _taken_in(order: _Order, folder: Path, older: Path | None) -> Intake:
         how = config.shard_rows, config.batch_tokens, config.dtype, config.backend, config.titles
         work = Work(folder, order.encoder_folder, order.spec, taken.rows, *how)
         if older and (older / VECTORS).is_file():
-            _carry_over(older, work, config)
+            cut = _carry_over(older, work, config)
         else:
-            encode_shards(work, config.device.split(",") * config.processes, config.ray)
+            cut = encode_shards(work, config.device.split(",") * config.processes, config.ray)
+        taken.left_out.extend(said_cut(cut, taken.rows, order.spec, order.source.name))
     return taken
 
 
-def _carry_over(older: Path, work: Work, config: IndexConfig) -> None:
-    """Lays out the vectors of all passages: those that an older index has, and the others, which are encoded."""
+def _carry_over(older: Path, work: Work, config: IndexConfig) -> int:
+    """Lays out the vectors of all passages: those that an older index has, and the others, which are encoded. Returns
+    how many passages are longer than what the encoder reads.
+    """
+    cut = 0
     with PassageStore(older) as before, PassageStore(work.folder) as store:
         rows = {key: row for row, key in enumerate(_hashes(before))}
         known = np.array([rows.get(key, -1) for key in _hashes(store)])
@@ -243,8 +258,11 @@ def _carry_over(older: Path, work: Work, config: IndexConfig) -> None:
             (work.folder / FRESH).mkdir(exist_ok=True)
             write_passages(work.folder / FRESH, map(store.read, fresh.tolist()))
             part = dataclasses.replace(work, folder=work.folder / FRESH, rows=len(fresh))
-            encode_shards(part, config.device.split(",") * config.processes, config.ray)
+            cut = encode_shards(part, config.device.split(",") * config.processes, config.ray)
             parts.append(VectorFile(part.folder / VECTORS, len(fresh), work.spec.dimension))
+        if not none_cut(read_index_manifest(older)):
+            encoder = Encoder(work.encoder_folder, work.spec)
+            cut += counted_cut(encoder, store, np.flatnonzero(~is_fresh), work.titles)
     known[fresh] = np.arange(len(fresh))
     vectors = VectorFile.create(work.folder / VECTORS, work.rows, work.spec.dimension)
     for start in range(0, work.rows, config.shard_rows):
@@ -254,6 +272,7 @@ def _carry_over(older: Path, work: Work, config: IndexConfig) -> None:
             here = is_fresh[block] == bool(number)
             values[here] = part.take(known[block][here])
         vectors.write(start, values)
+    return cut
 
 
 def _hashes(store: PassageStore) -> Iterator[bytes]:
@@ -278,7 +297,7 @@ def _given(order: _Order, folder: Path, giver: Path) -> Intake:
     """Passages and vectors of another index of the same corpus and encoder, under a second name."""
     manifest = read_index_manifest(giver)
     _check_corpus(giver, manifest, order.wanted, "its vectors are of no use here")
-    check_reused_index(giver, manifest, order.wanted, "its vectors are of no use here")
+    _check_reused(giver, manifest, order, "its vectors are of no use here")
     rows = manifest.corpus.rows
     check_type(order.config.type, rows, order.spec.dimension, order.config.ann)
     say(f"index: the vectors of {giver} are taken; nothing is encoded")
@@ -290,7 +309,9 @@ def _given(order: _Order, folder: Path, giver: Path) -> Intake:
         shutil.copytree(giver / name, folder / name, copy_function=link, dirs_exist_ok=True)
     if VECTORS not in manifest.files:
         _halved(giver, manifest, folder)
-    return Intake(rows, manifest.corpus.skipped)
+    stood = manifest.corpus
+    left_out = stood.left_out if manifest.encoder.config_hash else [*stood.left_out, unknown_cut(stood.path)]
+    return Intake(rows, stood.skipped, stood.parts, left_out)
 
 
 def _halved(giver: Path, manifest: IndexManifest, folder: Path) -> None:

@@ -10,14 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from indexes.encoding.again import SAMPLE, lowest_cosine
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import encoder_here
-from indexes.encoding.runtimes import cosines
-from indexes.folder.manifest import BUILT, MEND, STAGE, IndexManifest, add_ons, read_add_on, read_index_manifest
-from indexes.rows.passage_store import PASSAGES, PassageStore
-from indexes.rows.vector_file import VECTORS, VectorFile
+from indexes.folder.manifest import BUILT, MEND, STAGE, add_ons, read_add_on, read_index_manifest
+from indexes.rows.passage_store import PASSAGES
+from indexes.rows.vector_file import VECTORS
 from indexes.vectors.index_types import open_index
 from steprag.config.load import parse_arguments
 from steprag.errors import ConfigError, DataError
@@ -25,10 +23,6 @@ from steprag.records.jsonl import existing
 from steprag.records.sealed import check_files
 from steprag.runs.check import accepted, checked
 from steprag.runs.run import read_manifest
-
-SAMPLE = 16
-ALIKE = 0.99
-"""Cosine below which a stored vector is not the passage's; int8 and bfloat16 stay above it."""
 
 
 def check_folder(folder: Path, sample: int = SAMPLE) -> dict[str, Any]:
@@ -46,7 +40,10 @@ def check_folder(folder: Path, sample: int = SAMPLE) -> dict[str, Any]:
         if index.ntotal != rows:
             raise DataError(folder, f"holds {index.ntotal} vectors, the manifest says {rows}")
     ours = VECTORS in manifest.files and manifest.origin == BUILT  # adopted ones were checked as they were encoded
-    cosine = _encoded_again(folder, manifest, sample) if ours and sample else None
+    cosine = None
+    if ours and sample:
+        encoder = Encoder(encoder_here(manifest.encoder, manifest.config), manifest.encoder)
+        cosine = lowest_cosine(folder, manifest, encoder, sample)
     return {
         "index": str(folder),
         "files": compared,
@@ -55,21 +52,6 @@ def check_folder(folder: Path, sample: int = SAMPLE) -> dict[str, Any]:
         "encoded_again": min(sample, rows) if cosine else 0,
         "lowest_cosine": cosine,
     }
-
-
-def _encoded_again(folder: Path, manifest: IndexManifest, sample: int) -> float:
-    """The lowest cosine between stored vectors and those that the encoder gives now."""
-    rows = np.sort(np.random.default_rng().permutation(manifest.corpus.rows)[:sample])
-    with PassageStore(folder) as store:
-        texts = store.texts(rows.tolist(), manifest.config.get("titles", "plain"))
-    fresh = Encoder(encoder_here(manifest.encoder, manifest.config), manifest.encoder).encode_passages(texts)
-    stored = VectorFile(folder / VECTORS, manifest.corpus.rows, manifest.encoder.dimension).take(rows)
-    found = cosines(fresh, stored)
-    worst = int(np.argmin(found))
-    if found[worst] < ALIKE:
-        problem = f"row {rows[worst]} is not its passage's vector (cosine {found[worst]:.3f})"
-        raise DataError(folder / VECTORS, problem, remedy="build the index again")
-    return round(float(found[worst]), 5)
 
 
 def main(argv: list[str]) -> int:

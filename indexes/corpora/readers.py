@@ -22,12 +22,15 @@ from steprag.records.inputs import passage_from_row
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import existing, files_hash
 from steprag.records.packed import PACKED, NotWhole, lines, open_bytes, too_long, unpacked
-from steprag.records.rows import non_jsonl_rows, parquet_values
+from steprag.records.rows import arrow_values, non_jsonl_rows, parquet_values, saved_files
 from steprag.types import Passage
 
 ATLAS = "atlas"
-FOLDER_FILES = (*(f".{form}{packed}" for form in ("jsonl", "tsv") for packed in ("", *PACKED)), ".parquet")
+FOLDER_FILES = (*(f".{form}{packed}" for form in ("jsonl", "tsv") for packed in ("", *PACKED)), ".parquet", ".arrow")
 """Endings of the files that are read of a folder, in the order of their names."""
+_OTHER_ROWS = (".json", ".ndjson", ".feather", ".arrow", ".parquet", ".tsv", ".jsonl", *PACKED, ".lz4")
+_FACTS = ("state.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json")
+"""What datasets writes of a data set, beside its rows."""
 FORMAT = 'one {"id", "title", "text"} or {"id", "contents"} a line'
 Kind = str
 """json, encoding, long, fields, empty, duplicate; of documents those of `indexes.corpora.documents`."""
@@ -91,8 +94,7 @@ def open_source(corpus: str, config: DocumentsConfig | None = None, known: Path 
         raise ConfigError(f"{path} is a pipe, a socket or a device; a corpus is read twice: give a file or a folder")
     paths = [path]
     if path.is_dir():
-        paths = sorted(file for file in path.iterdir() if file.name.endswith(FOLDER_FILES))
-        paths = [file for file in paths if not file.name.startswith("queries.")]  # BEIR's questions, beside its corpus
+        paths = saved_files(path) or _row_files(path)
     if not paths or _is_document(path):
         return _documents(path, config or DocumentsConfig(), known)
     if path.is_dir():
@@ -105,6 +107,21 @@ def open_source(corpus: str, config: DocumentsConfig | None = None, known: Path 
                 yield number, line, value
 
     return Source(corpus, tuple(str(file) for file in paths), lambda: files_hash(paths), items)
+
+
+def _row_files(folder: Path) -> list[Path]:
+    """A folder's files of passages; where all that it has beside its card lies in folders below, those there."""
+    there = sorted(file for file in folder.rglob("*") if file.is_file() and "/." not in file.as_posix())
+    rows = [file for file in there if file.name.endswith(FOLDER_FILES)]
+    here = [file for file in rows if file.parent == folder]
+    prose = any(file.suffix.lower() in KINDS and not _is_card(file) for file in there)
+    return [
+        file for file in here or ([] if prose else rows) if not file.name.startswith("queries.")
+    ]  # BEIR's questions
+
+
+def _is_card(file: Path) -> bool:
+    return file.stem.lower() in ("readme", "license")
 
 
 def _documents(path: Path, config: DocumentsConfig, known: Path | None) -> Source:
@@ -123,16 +140,17 @@ def _documents(path: Path, config: DocumentsConfig, known: Path | None) -> Sourc
 
 
 def _tell_beside(folder: Path, read: list[Path]) -> None:
-    """Names documents that are not read because files of passages stand beside them."""
-    there = (one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.suffix.lower() in KINDS)
-    if beside := sorted(one for one in there if not one.startswith(".") and "/." not in one):
-        say(f"index: {folder}: {len(read):,} files of passages are read ({read[0].name}, …); not read are the documents"
+    """Names documents and rows of other forms that are not read because files of passages stand beside them."""
+    there = (one for one in folder.rglob("*") if one.suffix.lower() in (*KINDS, *_OTHER_ROWS) and one not in read)
+    named = (one.relative_to(folder).as_posix() for one in there if one.name not in _FACTS and not _is_card(one))
+    if beside := sorted(one for one in named if not one.startswith((".", "queries.")) and "/." not in one):
+        say(f"index: {folder}: {len(read):,} files of passages are read ({read[0].name}, …); not read are the others"
             f" beside them, {len(beside):,} ({beside[0][:80]}, …): put those into a folder of their own")  # fmt: skip
 
 
 def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, Passage | Problem]]]:
-    if path.name.endswith(".parquet"):
-        return parquet_rows
+    if path.name.endswith((".parquet", ".arrow")):
+        return column_rows
     return dump_passages if _is_dump(path) else text_rows
 
 
@@ -182,9 +200,10 @@ def _passage(content: bytes, path: Path, number: int) -> Passage | Problem:
     return passage_or_problem(row, path, number)
 
 
-def parquet_rows(path: Path) -> Iterator[tuple[int, Passage | Problem]]:
-    """Every row of a Parquet file, from 1. Columns: id and contents, or id, title and text."""
-    yield from ((number, passage_or_problem(row, path, number)) for number, row in parquet_values(path))
+def column_rows(path: Path) -> Iterator[tuple[int, Passage | Problem]]:
+    """Every row of a Parquet or Arrow file, from 1. Columns: id and contents, or id, title and text."""
+    values = arrow_values(path) if path.suffix == ".arrow" else parquet_values(path)
+    yield from ((number, passage_or_problem(row, path, number)) for number, row in values)
 
 
 def hub_source(corpus: str) -> Source:
@@ -220,7 +239,7 @@ def count_rows(source: Source) -> tuple[int, bool]:
             from pyarrow.parquet import ParquetFile
 
             total += ParquetFile(path).metadata.num_rows
-        elif path.stat().st_size <= COUNTED:
+        elif path.stat().st_size <= COUNTED or path.suffix == ".arrow":
             total += sum(isinstance(value, Passage) for _, value in _reader(path)(path))
         else:
             lines, read = _lines(path)

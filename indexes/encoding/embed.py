@@ -11,13 +11,16 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from indexes.encoding.encoders import EncoderSpec
+from indexes.encoding.model_files import keep_promises, modules_of
 from indexes.encoding.runtimes import QueryBackend, check_backend, device_here, give_over, give_over_if_alike
+from steprag.console.progress import say
 from steprag.engines.pretrained import check_complete, loading
 from steprag.engines.threads import one_load, spin_briefly
 from steprag.errors import ConfigError, RetrieverError
@@ -26,7 +29,18 @@ Dtype = Literal["float32", "float16", "bfloat16", "int8"]
 CPU_TOKENS = 512
 """For each thread: two long passages, whose activations stay in a core's cache."""
 GPU_TOKENS = 65536
-Tokens = list[list[int]]
+GREATEST = 65504.0
+"""The greatest number that an index's vectors, in fp16, can hold."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The token ids of each text, as far as it is read; None where the model wants the text itself. `cut`: how many of
+    the texts are longer.
+    """
+
+    ids: list[list[int]] | None
+    cut: int = 0
 
 
 class Encoder:
@@ -52,7 +66,7 @@ class Encoder:
         device_here(device, dtype)
         self._tokens = GPU_TOKENS if self._gpu else CPU_TOKENS * torch.get_num_threads()
         weights = "float32" if dtype == "int8" else dtype
-        self.spec, self.device = spec, device
+        self.spec, self.device, self._told = spec, device, True
         with loading(folder):
             with one_load():
                 kwargs = {"use_safetensors": True, "dtype": getattr(torch, weights)}
@@ -64,6 +78,7 @@ class Encoder:
             # before a text it would move the places in models that count them; pooling finds the last token anyway
             tokenizer.padding_side = "right"
             tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # behind the mask any token will do
+            keep_promises(tokenizer, modules_of(folder)[0][1])
             if dtype == "int8":
                 _to_int8(self._model)
             if backend not in ("auto", "torch"):
@@ -73,10 +88,16 @@ class Encoder:
             self.encode_passages(["?"])  # a damaged folder may load and fall over its first text
             if backend == "auto" and device == "cpu" and dtype == "float32":
                 give_over_if_alike(self._model[0], self.encode_queries, torch.get_num_threads(), spec.weight_hash)
+        self._told = False  # of the texts above nobody is told
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """(len(texts), dimension) float32, rows of length 1 where the spec says so."""
-        if (tokens := self._ids(texts, self.spec.query_prefix)) is not None:
+        tokens = self._ids(texts, self.spec.query_prefix)
+        if tokens.cut and not self._told:
+            self._told = True
+            say(f"index: a query is longer than the {self.spec.max_length} tokens that encoder {self.spec.name} reads;"
+                " the rest of such queries is not searched by vectors")  # fmt: skip
+        if tokens.ids is not None:
             return self.encode_tokens(texts, tokens)
         how = self._model.encode_query
         return self._encode(how, texts, self.spec.query_prefix, batch_size=256 if self._gpu else 16)
@@ -89,37 +110,42 @@ class Encoder:
         """
         return self.encode_tokens(texts, self.tokenise(texts), batch_tokens=batch_tokens)
 
-    def tokenise(self, texts: Sequence[str]) -> Tokens | None:
-        """Token ids of passages, cut at the spec's length; None where the model wants the text itself. Thread-safe."""
+    def tokenise(self, texts: Sequence[str]) -> Tokens:
+        """Tokens of passages, cut at the spec's length. Thread-safe."""
         return self._ids(texts, self.spec.passage_prefix)
 
-    def _ids(self, texts: Sequence[str], prompt: str) -> Tokens | None:
-        if not self._by_tokens[prompt]:
-            return None
+    def _ids(self, texts: Sequence[str], prompt: str) -> Tokens:
         prefixed = [prompt + text for text in texts]
         tokenizer: Any = self._model.tokenizer
-        return tokenizer(prefixed, truncation=True, max_length=self.spec.max_length, padding=False,
-                         return_attention_mask=False, return_token_type_ids=False)["input_ids"]  # fmt: skip
+        how: dict[str, Any] = {"return_attention_mask": False, "return_token_type_ids": False, "padding": False}
+        found = tokenizer(prefixed, truncation=True, max_length=self.spec.max_length, **how)
+        full = [row for row, ids in enumerate(found["input_ids"]) if len(ids) >= self.spec.max_length]
+        if tokenizer.is_fast:
+            cut = sum(bool(found.encodings[row].overflowing) for row in full)
+        else:
+            cut = sum(len(tokenizer(prefixed[row], verbose=False)["input_ids"]) > self.spec.max_length for row in full)
+        return Tokens(found["input_ids"] if self._by_tokens[prompt] else None, cut)
 
     def encode_tokens(
-        self, texts: Sequence[str], tokens: Tokens | None, *, batch_tokens: int | None = None,
+        self, texts: Sequence[str], tokens: Tokens, *, batch_tokens: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> np.ndarray:  # fmt: skip
         """As `encode_passages`, for texts whose tokens are there already. `progress` is told how many more are done."""
         vectors = np.empty((len(texts), self.spec.dimension), dtype=np.float32)
         most = batch_tokens or self._tokens
-        lengths = [len(text) // 3 + 1 for text in texts] if tokens is None else [len(ids) for ids in tokens]
+        ids = tokens.ids
+        lengths = [len(text) // 3 + 1 for text in texts] if ids is None else [*map(len, ids)]
         for rows in batches(lengths, most):
-            if tokens is None:
+            if ids is None:
                 asked = [texts[row] for row in rows]
                 vectors[rows] = self._encode(self._model.encode_document, asked, self.spec.passage_prefix, len(rows))
             else:
-                vectors[rows] = self._forward([tokens[row] for row in rows])
+                vectors[rows] = self._forward([ids[row] for row in rows])
             if progress:
                 progress(len(rows))
         return vectors
 
-    def _forward(self, tokens: Tokens) -> np.ndarray:
+    def _forward(self, tokens: list[list[int]]) -> np.ndarray:
         import torch
 
         tokenizer: Any = self._model.tokenizer
@@ -157,6 +183,10 @@ class Encoder:
             raise RetrieverError(
                 f"encoder {self.spec.name} gives {vectors.shape[1]} dimensions, not {self.spec.dimension}"
             )
+        if not (np.abs(vectors) <= GREATEST).all():  # NaN is not either
+            problem = f"gives a vector that holds NaN, infinity or a number beyond {GREATEST:,.0f}"
+            raise ConfigError(f"encoder {self.spec.name} {problem}; give --dtype float32 or --normalise true, or mend"
+                              " its weights")  # fmt: skip
         return vectors
 
 
@@ -239,12 +269,16 @@ def _to_int8(model: Any) -> None:
         quantize_dynamic(model, {torch.nn.Linear: per_channel_dynamic_qconfig}, inplace=True)  # pyright: ignore
 
 
+_OF_ITS_OWN = ("do_lower_case", "processing_kwargs", "query_length", "document_length", "query_expansion")
+"""What a folder may ask of its Transformer module beyond tokens."""
+
+
 def _takes_tokens(model: Any, prefix: str) -> bool:
     """Whether token ids are all that the model wants; else `encode` of sentence-transformers does the work."""
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
 
-    if not isinstance(model[0], Transformer) or getattr(model[0], "do_lower_case", False):
+    if not isinstance(model[0], Transformer) or any(getattr(model[0], name, None) for name in _OF_ITS_OWN):
         return False
     if "message" in model[0].modalities:
         return False

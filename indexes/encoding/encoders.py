@@ -12,11 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from indexes.encoding.families import Family, family_of, model_names, prompts_taken, unread
+from indexes.encoding.model_files import (
+    NO_LIMIT,
+    config_hash,
+    longest_text,
+    model_config,
+    modules_of,
+    read_config,
+    weight_files,
+)
 from steprag.console.progress import say
-from steprag.engines.models import embedded_encoder, text_config
-from steprag.engines.pretrained import HUB_ID, check_pulled, fetched
+from steprag.engines.models import embedded_encoder
+from steprag.engines.pretrained import HUB_ID, fetched
 from steprag.errors import ConfigError, quoted
-from steprag.records.json_text import decoded
 from steprag.records.jsonl import files_hash
 
 EMBEDDED = "minilm"
@@ -40,11 +48,6 @@ vectors are joined in this order.
 """
 _WIDTH = ("hidden_size", "d_model", "dim", "n_embd", "emb_dim")
 """What architectures call the dimension of a token's vector."""
-_FROM_PADDING = {"roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod", "camembert", "mpnet",
-                 "longformer", "data2vec-text", "ibert", "luke", "mluke", "lilt", "esm"}  # fmt: skip
-"""Architectures that count positions from behind their padding token's id: so many of them are never used."""
-NO_LIMIT = 10**9
-"""A length from here on says that the tokenizer knows none: transformers writes 1e30."""
 _HUB_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "model*.safetensors", "[0-9]*_*/*.safetensors"]
 """Patterns whose `*` goes through folders: also `1_Pooling/config.json` and `2_Dense_1024/model.safetensors`."""
 
@@ -55,7 +58,9 @@ class EncoderSpec:
 
     `max_length` in tokens; longer text is cut. `weight_hash`: SHA-256 of the safetensors file (of all their hashes
     where several are loaded). `revision`: the hub's commit where it is known. `untaken`: names of the folder's prompts
-    that stand before neither queries nor passages, joined by commas.
+    that stand before neither queries nor passages, joined by commas. `config_hash`: of what else the loader reads; ""
+    in what earlier versions wrote, which is unknown. `similarity`: the measure that the folder asks for, where vectors
+    are not ranked by it.
     """
 
     name: str
@@ -68,6 +73,8 @@ class EncoderSpec:
     dimension: int
     revision: str | None = None
     untaken: str = ""
+    config_hash: str = ""
+    similarity: str = ""
 
     @property
     def dense(self) -> bool:
@@ -76,13 +83,14 @@ class EncoderSpec:
 
     @property
     def decisive(self) -> dict[str, Any]:
-        """What decides a vector, by field."""
-        return {key: value for key, value in vars(self).items() if key not in ("name", "revision", "untaken")}
+        """What decides a vector, by field; what is unknown is left out."""
+        apart = {"name", "revision", "untaken", "similarity", *([] if self.config_hash else ["config_hash"])}
+        return {key: value for key, value in vars(self).items() if key not in apart}
 
 
 NO_ENCODER = EncoderSpec(NONE, "", NONE, False, "", "", 0, 0)
 
-COMPARED = ("weight_hash", "dimension", "pooling", "query_prefix", "passage_prefix", "max_length")
+COMPARED = ("weight_hash", "dimension", "pooling", "query_prefix", "passage_prefix", "max_length", "config_hash")
 """Fields that must agree between build and search, in the order in which differences are reported."""
 
 
@@ -123,10 +131,10 @@ def read_spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
 
 
 def _spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
-    said = _json(folder / "config_sentence_transformers.json", {})
+    said = read_config(folder / "config_sentence_transformers.json", {})
     _check_kind(name, folder, said)
     modules = _modules(folder)
-    root = modules[0][1] if modules else folder
+    root = modules_of(folder)[0][1]
     if not (root / "config.json").is_file():
         raise ConfigError(f"{folder} is no encoder: it has no config.json")
     config = model_config(root)
@@ -142,7 +150,8 @@ def _spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
     dimension = min(dimension, (said.get("truncate_dim") if modules else None) or dimension)
     if type(dimension) is not int or not 0 < dimension < NO_LIMIT:
         raise ConfigError(f"{folder} says that its vectors have {quoted(dimension)} numbers; mend its configuration")
-    unit = said.get("similarity_fn_name") != "dot" or "Normalize" in dict(modules)
+    measure, unit_made = said.get("similarity_fn_name") or "cosine", "Normalize" in dict(modules)
+    unit = measure != "dot" or unit_made
     return EncoderSpec(
         name=name if name == EMBEDDED or name in NAMES or not Path(name).expanduser().is_dir() else str(folder),
         weight_hash=files_hash(weight_files(folder)),
@@ -154,6 +163,8 @@ def _spec(name: str, folder: Path, overrides: Overrides) -> EncoderSpec:
         dimension=dimension,
         revision=folder.name if folder.parent.name == "snapshots" else None,
         untaken=", ".join(untaken),
+        config_hash=config_hash(folder),
+        similarity="" if measure in ("cosine", "dot") or (measure == "euclidean" and unit_made) else str(measure),
     )
 
 
@@ -161,54 +172,22 @@ def _check_kind(name: str, folder: Path, said: dict[str, Any]) -> None:
     """Raises ConfigError for a model that makes no vector of a text, by what its files say; where they list no modules,
     by its architecture and its name.
     """
-    listed, config = _json(folder / "modules.json", []), _json(folder / "config.json", {})
+    listed, config = read_config(folder / "modules.json", []), read_config(folder / "config.json", {})
     plain = [*(config.get("architectures") or ()), *model_names(name, str(folder))]
     words = [str(said.get("model_type", "")), *(str(entry["type"]) for entry in listed), *(() if listed else plain)]
     if reason := unread(words):
         raise ConfigError(f"{folder} {reason}")
 
 
-def model_config(folder: Path) -> dict[str, Any]:
-    """`config.json`, with what a model of text and images says of its text. Raises ConfigError for a model that needs
-    Python code of its own: classes that transformers has under the same names do without it.
-    """
-    config = _json(folder / "config.json")
-    read = ("AutoConfig", "AutoModel", "AutoModelForSequenceClassification")
-    if classes := [str(each) for key, each in (config.get("auto_map") or {}).items() if key in read]:
-        import transformers
-
-        foreign = [each for each in classes if not hasattr(transformers, each.rpartition(".")[2])]
-        if foreign:
-            raise ConfigError(f"{folder} needs Python code of its own ({foreign[0]}), and StepRAG runs no code that"
-                              " comes with a model; choose another")  # fmt: skip
-    return {**config, **text_config(config)}
-
-
-def longest_text(folder: Path, config: dict[str, Any]) -> int | None:
-    """Tokens of a text that the model reads: old folders say it themselves, newer ones in the tokenizer's file; and no
-    more than the model has positions. None where nothing says it.
-    """
-    own = [_json(file).get("max_seq_length") for file in sorted(folder.glob("sentence_*_config.json"))]
-    tokenizer = _json(folder / "tokenizer_config.json", {}).get("model_max_length")
-    given = next((longest for longest in own if longest and int(longest) < NO_LIMIT), tokenizer)
-    positions = config.get("max_position_embeddings") or config.get("n_positions") or 0
-    if config.get("model_type") in _FROM_PADDING and positions > 0:
-        padding = config.get("pad_token_id")
-        positions -= (1 if padding is None else padding) + 1
-    bounds = [int(bound) for bound in (given, positions) if bound and bound != -1]
-    longest = min((bound for bound in bounds if bound < NO_LIMIT), default=0)
-    return longest if longest > 0 else None
-
-
 def _modules(folder: Path) -> list[tuple[str, Path]]:
     """Class name and folder of every module, in order; none where a plain transformers folder lists none."""
     if not (folder / "modules.json").is_file():
         return []
-    entries = _json(folder / "modules.json")
+    entries = read_config(folder / "modules.json")
     foreign = [entry["type"] for entry in entries if not entry["type"].startswith("sentence_transformers.")]
     if foreign:
         raise ConfigError(f"{folder}/modules.json asks for code of its own ({foreign[0]}), which is never run")
-    modules = [(str(entry["type"]).rsplit(".", 1)[-1], folder / entry["path"]) for entry in entries]
+    modules = modules_of(folder)
     if "Pooling" not in dict(modules):
         raise ConfigError(f"{folder}/modules.json names no Pooling module; encoders without one are not read")
     for _, path in modules[1:]:
@@ -225,7 +204,7 @@ def _pooling(folder: Path, modules: list[tuple[str, Path]], given: str, width: i
     pooling = "" if modules else checked_pooling(given)
     width *= pooling.count("+") + 1
     for kind, path in modules:
-        config = _json(path / "config.json", {})
+        config = read_config(path / "config.json", {})
         if kind == "Pooling":
             pooling = checked_pooling(given or _mode(config))
             width = int(config.get("embedding_dimension") or config.get("word_embedding_dimension") or width)
@@ -261,34 +240,11 @@ def describe(spec: EncoderSpec) -> None:
         f" {spec.query_prefix!r}, before passages {spec.passage_prefix!r}")  # fmt: skip
     if spec.untaken:
         say(f"index: its prompts {spec.untaken} are not taken; --query_prefix and --passage_prefix give others")
+    if spec.similarity:
+        by = "the cosine" if spec.normalise else "the inner product"
+        say(f"index: its configuration compares vectors by {quoted(spec.similarity)}; they are ranked by {by} here")
     if not spec.query_prefix and any("instruct" in name for name in model_names(spec.name)):
         say("index: it is an instruct model and gets no instruction; give --query_prefix as its card says")
-
-
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that are loaded: of the modules that the folder lists, the first of them last, else of the
-    folder itself. What else lies there, and what a module's folder is called, decides nothing. Raises ConfigError where
-    there are none.
-    """
-    listed = [entry for entry in _json(folder / "modules.json", []) if isinstance(entry, dict)]
-    places = [folder / str(entry.get("path", "")) for entry in listed] or [folder]
-    files: list[Path] = []
-    for place in dict.fromkeys([*places[1:], places[0]]):
-        whole = place / "model.safetensors"
-        files += [whole] if whole.is_file() else sorted(place.glob("model[-.]*.safetensors"))
-    if not files:
-        raise ConfigError(f"{folder} holds no safetensors weights; pickled weights are never loaded")
-    check_pulled(files)
-    return files
-
-
-def _json(path: Path, default: Any = None) -> Any:
-    if default is not None and not path.is_file():
-        return default
-    try:
-        return decoded(path.read_bytes(), finite=False)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as JSON: {error}") from None
 
 
 def encoder_here(spec: EncoderSpec, given: dict[str, Any]) -> Path:
@@ -302,7 +258,8 @@ def encoder_here(spec: EncoderSpec, given: dict[str, Any]) -> Path:
     here = read_spec(spec.name, folder, Overrides(**{key: given[key] for key in keys if key in given}))
     differing = next((key for key in COMPARED if getattr(spec, key) not in ("", getattr(here, key))), None)
     if differing is not None:
-        raise ConfigError(f"encoder {spec.name} is not the one that made the index ({differing}:"
+        what = "its tokenizer or the configuration of a module" if differing == "config_hash" else differing
+        raise ConfigError(f"encoder {spec.name} is not the one that made the index ({what}:"
                           f" {quoted(getattr(here, differing))}, not {quoted(getattr(spec, differing))});"
                           " restore it or build the index again")  # fmt: skip
     return folder

@@ -65,14 +65,18 @@ class Work:
 
 @dataclass(frozen=True)
 class Mark:
-    """A finished shard, as a line of `vectors.done.jsonl`."""
+    """A finished shard, as a line of `vectors.done.jsonl`. `cut`: how many of its passages are longer than what the
+    encoder reads.
+    """
 
     shard: int
     sha256: str
+    cut: int
 
 
 def encode_shards(work: Work, devices: list[str], slots: int = 0) -> int:
-    """Encodes what is not encoded yet into `vectors.faiss`; returns how many shards were there already.
+    """Encodes what is not encoded yet into `vectors.faiss`; returns how many passages are longer than what the encoder
+    reads.
 
     One device encodes in this process; several have a process each. With `slots`, so many processes of a Ray cluster
     encode, each on a device of that name.
@@ -89,7 +93,12 @@ def encode_shards(work: Work, devices: list[str], slots: int = 0) -> int:
         with Progress("encode", work.rows, "passages", ready) as progress, LineJournal(work.folder / MARKS) as marks:
             for mark in run(work, missing, devices, progress):
                 marks.append(mark)
-    return len(done)
+    return sum({mark.shard: mark.cut for mark in _marks(work)}.values())
+
+
+def _marks(work: Work) -> list[Mark]:
+    """The marks of a build; those of versions that did not count are left out."""
+    return [Mark(row["shard"], row["sha256"], row["cut"]) for _, row in read_rows(work.folder / MARKS) if "cut" in row]
 
 
 def _finished(work: Work) -> set[int]:
@@ -102,8 +111,7 @@ def _finished(work: Work) -> set[int]:
     with LineJournal(marks):  # drops a line that a kill tore
         pass
     vectors = VectorFile(path, work.rows, work.spec.dimension)
-    marked = [Mark(row["shard"], row["sha256"]) for _, row in read_rows(marks)]
-    return {mark.shard for mark in marked if _hash(vectors.stored(*work.range(mark.shard))) == mark.sha256}
+    return {mark.shard for mark in _marks(work) if _hash(vectors.stored(*work.range(mark.shard))) == mark.sha256}
 
 
 def _hash(stored: bytes) -> str:
@@ -117,27 +125,27 @@ class _Encoding:
         self._work, self._vectors, self.store = work, _writable(work), PassageStore(work.folder)
         self._encoder = Encoder(work.encoder_folder, work.spec, device=device, dtype=work.dtype, backend=work.backend)
 
-    def prepared(self, shard: int) -> tuple[list[str], Tokens | None]:
+    def prepared(self, shard: int) -> tuple[list[str], Tokens]:
         """A shard's texts and their tokens."""
         texts = self.store.texts(range(*self._work.range(shard)), self._work.titles)
         return texts, self._encoder.tokenise(texts)
 
     def encode(
-        self, shard: int, texts: list[str], tokens: Tokens | None, advance: Callable[[int], None] | None = None
+        self, shard: int, texts: list[str], tokens: Tokens, advance: Callable[[int], None] | None = None
     ) -> Mark:
         """Encodes a shard and writes its vectors."""
         found = self._encoder.encode_tokens(texts, tokens, batch_tokens=self._work.batch_tokens, progress=advance)
-        return _kept(self._work, self._vectors, shard, found)
+        return _kept(self._work, self._vectors, shard, found, tokens.cut)
 
 
 def _writable(work: Work) -> VectorFile:
     return VectorFile(work.folder / VECTORS, work.rows, work.spec.dimension, write=True)
 
 
-def _kept(work: Work, vectors: VectorFile, shard: int, found: np.ndarray) -> Mark:
+def _kept(work: Work, vectors: VectorFile, shard: int, found: np.ndarray, cut: int) -> Mark:
     stored = vectors.write(work.range(shard)[0], found)
     vectors.release()
-    return Mark(shard, _hash(stored))
+    return Mark(shard, _hash(stored), cut)
 
 
 def _here(work: Work, shards: list[int], devices: list[str], progress: Progress) -> Iterator[Mark]:
@@ -203,14 +211,14 @@ class EncodingSlot:
         self._work, self._device = work, device
         self._encoder: Encoder | None = None
 
-    def encode(self, shard: int, texts: list[str]) -> tuple[int, np.ndarray]:
-        """The shard, and (len(texts), dimension) float16 of its texts, in their order. Raises ConfigError where this
-        node lacks the encoder.
+    def encode(self, shard: int, texts: list[str]) -> tuple[int, np.ndarray, int]:
+        """The shard, (len(texts), dimension) float16 of its texts, in their order, and how many of them are longer than
+        what is read. Raises ConfigError where this node lacks the encoder.
         """
         encoder = self._encoder = self._encoder or self._loaded()
         tokens = encoder.tokenise(texts)
         found = encoder.encode_tokens(texts, tokens, batch_tokens=self._work.batch_tokens)
-        return shard, found.astype(np.float16)
+        return shard, found.astype(np.float16), tokens.cut
 
     def _loaded(self) -> Encoder:
         work = self._work
@@ -241,12 +249,12 @@ def _on_ray(slots: int, work: Work, shards: list[int], devices: list[str], progr
         actors = [kind.options(**options).remote(work, device) for _ in range(min(slots, len(shards)))]
         try:
             pool: Any = ActorPool(actors * AHEAD)
-            for shard, found in pool.map_unordered(
+            for shard, found, cut in pool.map_unordered(
                 lambda actor, shard: actor.encode.remote(shard, store.texts(range(*work.range(shard)), work.titles)),
                 shards,
             ):
                 progress.advance(len(found))
-                yield _kept(work, vectors, shard, found)
+                yield _kept(work, vectors, shard, found, cut)
         except RayActorError:
             raise StepragError(f"an encoding process died {DEATHS} times over the same passages (out of memory? Ray's"
                                " logs say why); run the same command again to resume after the finished shards"

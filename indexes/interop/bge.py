@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from indexes.encoding.encoders import find_encoder, longest_text, model_config, weight_files
+from indexes.encoding.encoders import find_encoder
+from indexes.encoding.model_files import config_hash, longest_text, model_config, weight_files
 from indexes.encoding.runtimes import device_here
+from indexes.ranking.rankings import named
 from steprag.engines.pretrained import check_complete, from_pretrained
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError
@@ -56,7 +58,7 @@ class M3Scorer:
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
         self._folder, self._device = folder, device_here(device)
-        self.hash = files_hash([*weight_files(folder), *(folder / head for head in HEADS)])
+        self.hash = named(files_hash([*weight_files(folder), *(folder / head for head in HEADS)]), config_hash(folder))
 
     def load(self) -> None:
         """Loads safetensors weights and the two layers, from this machine alone."""
@@ -121,7 +123,7 @@ class LayerwiseScorer:
         if config.get("head_type") != "simple" or not config.get("head_multi") or not inside:
             raise ConfigError(f"{folder} cannot be scored behind layer {self._cut}; its config.json may name one of"
                               f" {first} to {last}, with simple heads; or give BAAI/bge-reranker-v2-m3")  # fmt: skip
-        self.hash = f"{files_hash(weight_files(folder))}-{self._cut}"
+        self.hash = named(files_hash(weight_files(folder)), config_hash(folder), self._cut)
 
     def load(self) -> None:
         """Loads the layers up to the cut and its head: safetensors weights, from this machine alone."""
@@ -146,7 +148,7 @@ class LayerwiseScorer:
         for file in weight_files(self._folder):
             with safe_open(file, "pt") as weights:
                 if wanted in weights.keys():  # noqa: SIM118 (no mapping)
-                    self._head = weights.get_tensor(wanted)[0].to(self._model.device, self._model.dtype)
+                    self._head = weights.get_tensor(wanted)[0].float().to(self._model.device)
                     return
         raise ConfigError(f"{self._folder} lacks {wanted}; copy the model's folder again")
 
@@ -160,7 +162,7 @@ class LayerwiseScorer:
             for start in range(0, len(rows), BATCH):  # what pads a row stands behind its end, where nothing looks
                 some = rows[start : start + BATCH]
                 hidden = self._model(pad_sequence(some, batch_first=True).to(self._device)).last_hidden_state
-                scores += [hidden[place, len(row) - 1] @ self._head for place, row in enumerate(some)]
+                scores += [hidden[place, len(row) - 1].float() @ self._head for place, row in enumerate(some)]
         return torch.stack(scores).float().cpu().numpy()
 
     def _prompts(self, query: str, texts: Sequence[str]) -> list[list[int]]:

@@ -7,19 +7,30 @@ code of a model is run.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from indexes.encoding.encoders import find_encoder, longest_text, model_config, weight_files
+from indexes.encoding.encoders import find_encoder
 from indexes.encoding.families import is_called, model_names
+from indexes.encoding.model_files import (
+    NO_LIMIT,
+    config_hash,
+    keep_promises,
+    longest_text,
+    model_config,
+    modules_of,
+    weight_files,
+)
+from indexes.encoding.runtimes import device_here
+from indexes.ranking.rankings import named
+from steprag.console.progress import say
 from steprag.engines.pretrained import check_complete, loading
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError, quoted
-from steprag.records.jsonl import file_hash, read_json
+from steprag.records.jsonl import files_hash, read_json
 
 _MESSAGE = "{{ (messages | selectattr('role', 'eq', '%s') | first).content }}"
 TEMPLATES = {
@@ -28,7 +39,7 @@ TEMPLATES = {
         ' provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
         "<Instruct>: Given a web search query, retrieve relevant passages that answer the query\n"
         f"<Query>: {_MESSAGE % 'query'}\n<Document>: {_MESSAGE % 'document'}<|im_end|>\n"
-        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+        "<|im_start|>assistant\n<think>\n\n</think>{{ '\n\n' }}"  # as text, Jinja would drop the last one
     )
 }
 """Of language models that answer yes or no: the prompt of a pair, as the model's card has it, as a chat template. The
@@ -46,7 +57,7 @@ class CrossEncoder:
         self._folder, self._device = find_encoder(name), device
         files = weight_files(self._folder)
         self._template, self._labels = _asked(name, self._folder)
-        self.hash = hashlib.sha256("".join(file_hash(file) for file in files).encode()).hexdigest()
+        self.hash = named(files_hash(files), config_hash(self._folder), self._template)
 
     def load(self) -> None:
         """Loads safetensors weights from this machine alone; no code of the model's is run."""
@@ -54,20 +65,27 @@ class CrossEncoder:
             import torch
             from sentence_transformers import CrossEncoder as Model
 
+            device = device_here(self._device)
+            on_gpu = device != "cpu"
             self._model = Model(
                 str(self._folder),
                 num_labels=len(self._labels) or 1,
-                device=None if self._device == "auto" else self._device,
+                device=device,
                 activation_fn=torch.nn.Identity(),  # a sigmoid would make ties of good passages
                 trust_remote_code=False,
                 local_files_only=True,
-                model_kwargs={"use_safetensors": True},
+                model_kwargs={"use_safetensors": True, "dtype": "auto" if on_gpu else torch.float32},
                 processor_kwargs={"chat_template": self._template} if self._template else None,
             )
             check_complete(self._model.model, self._folder)
+            if on_gpu:
+                score_in_float32(self._model.model)
             longest, theirs = longest_text(self._folder, model_config(self._folder)), self._model.max_seq_length
             if longest and (theirs is None or theirs > longest):
                 self._model.max_seq_length = longest
+            self._longest = self._model.max_seq_length or NO_LIMIT
+            keep_promises(self._model.tokenizer, modules_of(self._folder)[0][1])
+            self._told = False
             self.score("?", ["?"])  # one whose prompt has no place for a pair falls over its first
 
     def score(self, query: str, texts: Sequence[str]) -> np.ndarray:
@@ -75,11 +93,33 @@ class CrossEncoder:
         other's.
         """
         pairs = [(query, text) for text in texts]
+        tokens = [] if self._told else self._model.tokenizer(*max(pairs, key=_letters), verbose=False)["input_ids"]
+        if len(tokens) > self._longest:
+            self._told = True
+            say(f"index: a passage with its query is longer than the {self._longest} tokens that the reranker reads;"
+                " the rest of such passages is not judged")  # fmt: skip
         logits = np.asarray(self._model.predict(pairs, show_progress_bar=False, convert_to_numpy=True))
         if len(self._labels) < 2:
             return logits
         right = 0 if self._labels[0] in _RIGHT else 1
         return logits[:, right] - logits[:, 1 - right]
+
+
+def _letters(pair: tuple[str, str]) -> int:
+    return len(pair[1])
+
+
+def score_in_float32(model: Any) -> None:
+    """Has the last linear layer give float32: bfloat16 has 128 numbers from 4 to 8, which makes ties."""
+    from torch import nn
+
+    head: Any = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
+
+    def forward(hidden: Any) -> Any:
+        bias = None if head.bias is None else head.bias.float()
+        return nn.functional.linear(hidden.float(), head.weight.float(), bias)
+
+    head.forward = forward
 
 
 def _asked(name: str, folder: Path) -> tuple[str | None, list[str]]:

@@ -222,6 +222,11 @@ def open_milvus(
         raise ConfigError(f"{address.uri} has no collection {address.collection}; steprag index upload makes it")
     if (count := rows_in(client, address)) != facts.rows:
         raise ConfigError(f"{url} holds {count} of {facts.rows} passages; run steprag index upload again")
+    with told(address):
+        made = [client.describe_index(address.collection, name) for name in client.list_indexes(address.collection)]
+    if others := [str(each["metric_type"]) for each in made if each["metric_type"] != "IP"]:
+        raise ConfigError(f"{url} ranks by {others[0]}, and its vectors are for the inner product; make its index again"
+                          " with metric_type IP, or upload the index folder into a new collection")  # fmt: skip
     passages = FoundPassages(client, address, facts.rows)
     exact = facts.type == "FLAT"  # it has the fingerprint of the flat folder that it came from
     name = facts.fingerprint if exact else named("milvus", facts.type, facts.fingerprint, ALONE)

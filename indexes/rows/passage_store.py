@@ -56,6 +56,8 @@ _MEND = "build the index again"
 
 Titles = Literal["plain", "quoted", "omitted"]
 """How the encoder reads a passage's title: FlashRAG's corpora have it in quotation marks, and others leave it out."""
+SPELLINGS: dict[str, Titles] = {"quoted": "quoted", "plain": "plain", "left out": "omitted"}
+"""How other programs write a passage's title, by the word for it in a manifest."""
 
 
 def passage_text(passage: Passage, titles: Titles = "plain") -> str:

@@ -21,10 +21,10 @@ from steprag.engines.pretrained import asking_the_hub
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.inputs import CELLS
 from steprag.records.json_text import as_json
-from steprag.records.jsonl import existing, file_hash, written_whole
+from steprag.records.jsonl import existing, files_hash, written_whole
 from steprag.records.left_out import LeftOut, say_left_out
 from steprag.records.question_ids import SPLITS
-from steprag.records.rows import read_any_rows
+from steprag.records.rows import read_any_rows, saved_files
 from steprag.records.spellings import ANSWERS, PLACES, QUESTION_IDS, QUESTION_NAMES, QUESTIONS, folded, keys_of
 from steprag.types import Question
 
@@ -80,9 +80,11 @@ def questions_at(named: str, columns: str | None = None, what: str = "question f
     gone: list[LeftOut] = []
     if not named.startswith(HUB):
         path = existing(named, what)
-        if columns is None:
+        files = _files_in(path) if path.is_dir() else [path]
+        if columns is None and files == [path]:
             return path
-        identity, place, rows = file_hash(path), path.absolute(), read_any_rows(path, gone, has_header=True)
+        found = (row for file in files for _, row in read_any_rows(file, gone, has_header=columns is not None))
+        identity, place, rows = files_hash(files), path.absolute(), enumerate(found, 1)
     else:
         name, config, split, identity, found = hub_rows(named)
         place, rows = Path(f"{config or name.rpartition('/')[2]}/{split}"), enumerate(found(), 1)
@@ -96,6 +98,18 @@ def questions_at(named: str, columns: str | None = None, what: str = "question f
                 stream.write(json.dumps(renamed, ensure_ascii=False, allow_nan=False) + "\n")
         say_left_out(gone)
     return file
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """The files of a folder that `save_to_disk` wrote, or of Parquet shards. Raises DataError for another folder, and
+    where its files are of several splits.
+    """
+    files = saved_files(folder) or sorted(folder.rglob("*.parquet"))
+    splits = {re.sub(r"-\d+-of-\d+", "", file.stem) for file in files}
+    if len(splits) != 1:
+        held = ", ".join(sorted(splits or {file.name for file in folder.iterdir()})[:5])
+        raise DataError(folder, f"is a folder of {held or 'nothing'}", remedy="give the path of a file")
+    return files
 
 
 def hub_rows(named: str) -> tuple[str, str, str, str, Callable[[], Iterator[Any]]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from steprag.errors import DataError, quoted
 from steprag.records.json_text import NotJson, as_json, decoded
-from steprag.records.jsonl import read_rows, read_value
+from steprag.records.jsonl import read_json, read_rows, read_value, shaped
 from steprag.records.left_out import LeftOut
 from steprag.records.packed import NotWhole, line_bytes, lines, open_bytes
 from steprag.records.spellings import HEADS, folded, has_id, is_passage, is_question, is_talk
@@ -32,8 +32,8 @@ _OTHERS = {
     b"\x80": ("pickle", "such files can run code and are not read; write JSON Lines"),
     b"SQLite format 3": ("an SQLite database", "write its rows as JSON Lines"),
     b"\x93NUMPY": ("a NumPy array", "write texts as JSON Lines"),
-    b"ARROW1": ("Arrow", "write it as Parquet"),
-    b"\xff\xff\xff\xff": ("Arrow", "write it as Parquet"),
+    b"ARROW1": ("Arrow", "name it .arrow"),
+    b"\xff\xff\xff\xff": ("Arrow", "name it .arrow"),
 }
 """First bytes of formats that are not read under this name, with the format and the remedy."""
 _TAR = slice(257, 262)
@@ -44,8 +44,9 @@ def read_any_rows(path: Path, gone: list[LeftOut], *, has_header: bool = False) 
     """Number (of the line, or of the row) and value of every row of a file. What is not read of it goes into `gone`.
     `has_header`: the first line of a table names its columns, be they unknown. Raises DataError.
     """
-    if path.name.endswith(".parquet"):
-        yield from ((number, as_json(row)) for number, row in parquet_values(path))
+    if path.name.endswith((".parquet", ".arrow")):
+        values = arrow_values(path) if path.suffix == ".arrow" else parquet_values(path)
+        yield from ((number, as_json(row)) for number, row in values)
     elif path.suffix.lower() in (".xlsx", ".xlsm"):
         yield from workbook_rows(path, gone)
     else:
@@ -67,6 +68,43 @@ def parquet_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     except (pyarrow.ArrowException, OSError) as error:  # OSError: a page or a footer that does not unpack
         problem = f"cannot be read as Parquet: {str(error).splitlines()[0]}"
         raise DataError(path, problem, line=number + 1, remedy="fetch it again") from None
+
+
+def arrow_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The same of an Arrow file: a stream, as `save_to_disk` of datasets writes it, or one with a footer (Feather)."""
+    import pyarrow
+    from pyarrow import ipc
+
+    number = 0
+    try:
+        with pyarrow.memory_map(str(path)) as source:
+            footed = source.read(6) == b"ARROW1"
+            source.seek(0)
+            file: Any = ipc.open_file(source) if footed else ipc.open_stream(source)
+            batches = map(file.get_batch, range(file.num_record_batches)) if footed else file
+            rows = (row for batch in batches if not batch.validate(full=True) for row in batch.to_pylist())
+            for number, row in enumerate(rows, 1):
+                yield number, row
+    except (pyarrow.ArrowException, OSError) as error:
+        problem = f"cannot be read as Arrow: {str(error).splitlines()[0]}"
+        raise DataError(path, problem, line=number + 1, remedy="save it again, or as Parquet") from None
+
+
+def saved_files(folder: Path) -> list[Path]:
+    """The files of a folder that `save_to_disk` of datasets wrote, in their order; none of another folder. Raises
+    DataError where it holds several splits.
+    """
+    whole, state = folder / "dataset_dict.json", folder / "state.json"
+    with shaped(whole if whole.is_file() else state, remedy="save the data set again"):
+        if whole.is_file():
+            splits = [str(split) for split in read_json(whole)["splits"]]
+            if len(splits) > 1:
+                raise DataError(
+                    folder, f"holds the splits {', '.join(splits)}", remedy=f"give one: {folder / splits[0]}"
+                )
+            return saved_files(folder / splits[0])
+        listed = read_json(state)["_data_files"] if state.is_file() else []
+        return [folder / Path(one["filename"]).name for one in listed]
 
 
 def non_jsonl_rows(path: Path, *, has_header: bool = False) -> Iterator[tuple[int, Any]] | None:
