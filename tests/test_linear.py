@@ -130,7 +130,7 @@ def made() -> Iterator[tuple[str, UsedPattern]]:
     """Patterns that functions make of their own values: the call's text, and an example of each."""
     from steprag.agent.grammars import GRAMMARS
     from steprag.policy import dialect
-    from steprag.records import choices
+    from steprag.records import golden
 
     def one(module: str, call: str, pattern: str | re.Pattern[Any], *methods: str, flags: int = 0) -> Any:
         return f"{module}:{call}", UsedPattern(f"{module} ({call})", re.compile(pattern, flags), frozenset(methods))
@@ -156,8 +156,9 @@ def made() -> Iterator[tuple[str, UsedPattern]]:
     for kind in refusals.KINDS:
         yield one("steprag.policy.refusals", "self.words", kind.words, "search", flags=re.IGNORECASE)
         yield one("steprag.policy.refusals", "self.unless", kind.unless, "search", flags=re.IGNORECASE)
-    for call in ("'|'.join(map(re.escape, letters))", "re.escape(label)"):
-        yield one("steprag.records.choices", f"_MARK % {call}", choices._MARK % "A|B", "fullmatch", flags=re.I | re.S)
+    for module, call in (("golden", "'|'.join(map(re.escape, choices.texts))"), ("question_fields", "re.escape(label)")):
+        marked = golden.LETTER % "A|B"
+        yield one(f"steprag.records.{module}", f"LETTER % {call}", marked, "fullmatch", flags=re.I | re.S)
 
 
 class TooLongError(Exception):
