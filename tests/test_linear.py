@@ -156,7 +156,10 @@ def made() -> Iterator[tuple[str, UsedPattern]]:
     for kind in refusals.KINDS:
         yield one("steprag.policy.refusals", "self.words", kind.words, "search", flags=re.IGNORECASE)
         yield one("steprag.policy.refusals", "self.unless", kind.unless, "search", flags=re.IGNORECASE)
-    for module, call in (("golden", "'|'.join(map(re.escape, choices.texts))"), ("question_fields", "re.escape(label)")):
+    for module, call in (
+        ("golden", "'|'.join(map(re.escape, choices.texts))"),
+        ("question_fields", "re.escape(label)"),
+    ):
         marked = golden.LETTER % "A|B"
         yield one(f"steprag.records.{module}", f"LETTER % {call}", marked, "fullmatch", flags=re.I | re.S)
 
