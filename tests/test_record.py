@@ -20,7 +20,7 @@ import pytest
 import uvicorn
 
 from apps import commands
-from apps.record.record import COMPLETIONS, CallRecorder, record_app
+from apps.record.record import COMPLETIONS, CallRecorder, leads_out, record_app
 from data_generation.interop.recorded import CallFolder, RecordedCall, outcome_of
 from steprag.errors import ConfigError
 from steprag.net.bounded_http import BoundedClient
@@ -257,6 +257,24 @@ def test_what_the_upstream_refuses_passes_as_it_is_and_a_try_again_is_a_call_of_
     assert (lost.status_code, lost.json()["error"]["code"]) == (502, "upstream")
     assert [row["status"] for row in kept(tmp_path)] == [500, 200, 404, 502]
     assert KEY not in (tmp_path / "calls.jsonl").read_text()
+
+
+@pytest.mark.parametrize("path", [
+    "/v1/../stats", "/v1/%2e%2e/stats", "/v1/.%2E/stats", "/v1/x/../../stats", "/v1/..%2fstats",
+    "/v1/x%2F..%2f..%2fstats",
+    "/v1//stats", "/v1/%2fstats", "/v1/..\\stats", "/v1/x%5c..%5C..%5cstats", "/v1/./x", "/v1/%252e%252e/stats",
+    "/v1/..;x/stats", "/v1/.%09./stats", "/v1/%ef%bc%8e%ef%bc%8e/stats", "/%761/x", "/v1/x#/..",
+    f"/v1/%{'25' * 9}2e./x",
+])  # fmt: skip
+def test_no_path_leads_out_of_v1(path: str, tmp_path: Path) -> None:
+    with serve(lambda _: (200, {"stats": 1})) as endpoint, recorder(endpoint.url, tmp_path) as url:
+        for method in ("GET", "POST"):
+            with socket.create_connection(url.removeprefix("http://").removesuffix("/v1").split(":")) as client:
+                head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                client.sendall(head.encode())
+                assert client.recv(100).split(b" ")[1] in (b"404", b"400"), path
+        assert endpoint.requests == []
+    assert not any(map(leads_out, ("/v1/models/meta%2Fllama%203/", "/v1/chat/completions", "/v1/")))
 
 
 def test_a_client_that_leaves_a_stream_leaves_a_call_that_is_not_learnt(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import json
 import re
 import secrets
 import time
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import aiohttp
 from fastapi import FastAPI, Request, Response
@@ -74,6 +76,21 @@ def record_app(recorder: CallRecorder) -> FastAPI:
     return app
 
 
+def leads_out(path: str) -> bool:
+    """Whether a path, as it was sent, may be another than one below /v1 to a client or server that decodes it, once or
+    more often, folds it, or leaves characters out.
+    """
+    if not path.startswith("/v1/") or "#" in path:
+        return True
+    for _ in range(4):
+        path = unicodedata.normalize("NFKC", unquote(path))
+    if unquote(path) != path:
+        return True
+    _, *parts = re.split(r"[/\\]", path.removesuffix("/"))
+    names = [part.partition(";")[0] for part in parts]  # some servers leave out what stands behind
+    return "\\" in path or re.search(r"[\x00-\x1f\x7f]", path) is not None or not {"", ".", ".."}.isdisjoint(names)
+
+
 @dataclass
 class CallRecorder:
     """Passes calls on to `upstream` and keeps those that ask for a chat completion."""
@@ -92,7 +109,10 @@ class CallRecorder:
 
     async def forward(self, request: Request) -> Response:
         """The upstream's reply as it is; 502 or 504, in the API's shape, where there is none."""
-        path, query = request.scope["raw_path"].decode("latin-1").removeprefix("/v1/"), request.url.query
+        whole, query = request.scope["raw_path"].decode("latin-1"), request.url.query
+        if leads_out(whole):
+            raise ApiError(404, "no_such_path", "only plain paths below /v1 are passed on")
+        path = whole.removeprefix("/v1/")
         call = KeptCall(self, request, body := await request.body())
         if request.method != "POST" or path.rstrip("/") != COMPLETIONS:
             call.over = True

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from steprag.engines.tokenizer_probe import problem_of
 from steprag.errors import NO_ROOM, ConfigError, StepragError, quoted
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -39,6 +40,9 @@ def from_pretrained(auto: Any, source: str, **options: Any) -> Any:
     Said outright: left open, transformers asks on standard input whether it may run the folder's Python files. Model
     classes also get `use_safetensors=True`. Raises ConfigError, with the source's name, for what cannot be loaded so.
     """
+    file = Path(source) / "tokenizer.json"
+    if auto.__name__.endswith("Tokenizer") and file.is_file() and (problem := problem_of(file)):
+        raise ConfigError(f"{source} cannot be loaded: its tokenizer.json {problem}; give another model")
     if not auto.__name__.endswith(("Tokenizer", "Config")):
         options = {"use_safetensors": True, **options}
     with loading(source):
