@@ -20,7 +20,7 @@ EXTRAS = {
     "index": ("sentence_transformers", "faiss", "zstandard", "bm25s", "Stemmer", "regex", "torch", "transformers"),
     "documents": ("pypdfium2", "chardet", "striprtf", "markdown_it", "lxml"),
     "train": ("trl", "accelerate", "datasets", "torch", "transformers", "peft"),
-    "data": ("py3langid", "pyarrow", "datasets", "huggingface_hub"),
+    "data": ("pyarrow", "datasets", "huggingface_hub"),
     "plots": ("matplotlib",),
     "xlsx": ("openpyxl",),
     "quality": ("rouge_score", "sacrebleu"),

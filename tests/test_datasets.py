@@ -527,7 +527,7 @@ def test_cells_of_a_workbook_are_read_as_people_see_them(tmp_path: Path, capsys:
     cells = [(0.09, "0%", "9%"), (2134, "00000", "02134"), (1234.5, "#,##0.00", "1,234.50"), (-5, "0;(0)", "(5)"),
              (12.5, '"$"0.0#', "$12.5"), (1994.0, none, "1994"), (0.1 + 0.2, none, "0.3"), (True, none, "yes"),
              (day, "yyyy-mm-dd", "1932-03-19"), (day, "d mmmm yyyy", "19 March 1932"),
-             (day.replace(hour=14, minute=5), "h:mm AM/PM", "2:05 PM"), (day, "yyyy-mm-dd h:mm:ss", "1932-03-19"),
+             (day, "yyyy-mm-dd h:mm:ss", "1932-03-19"),
              (day, "mm-dd-yy", "1932-03-19"), (0.5, "# ?/?", "0.5")]  # fmt: skip
     book.active.append(["question", "answer"])
     for number, (value, form, _) in enumerate(cells, 2):
@@ -541,7 +541,7 @@ def test_cells_of_a_workbook_are_read_as_people_see_them(tmp_path: Path, capsys:
     assert [one.golden_answers[0] for one in read_questions(tmp_path / "q.xlsx")] == [seen for *_, seen in cells]
     said = capsys.readouterr().err
     assert "cells whose number format is not read: 'mm-dd-yy' (2, first at" in said
-    assert "q.xlsx:14, column 'answer'); sheets not read: 'secret' (hidden), 'more' (2, first at" in said
+    assert "q.xlsx:13, column 'answer'); sheets not read: 'secret' (hidden), 'more' (2, first at" in said
     book["Sheet"].cell(2, 2).value = "=1+1"
     book.save(tmp_path / "q.xlsx")
     with pytest.raises(DataError, match=r"q\.xlsx:2: column 'answer' holds a formula without its value .open it in"):

@@ -299,24 +299,8 @@ def test_what_instruction_data_leave_out_is_said_once_and_stands_in_the_manifest
         {"text": "Add"},
     ]
     (parts / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    assert (
-        main(
-            [
-                "pairs",
-                "instruct",
-                "rows.jsonl",
-                "--prompt.profile",
-                "direct",
-                "--out",
-                "made",
-                "--validation",
-                "0",
-                "--card.plots",
-                "false",
-            ]
-        )
-        == 0
-    )
+    given = "pairs instruct rows.jsonl --prompt.profile direct --out made --validation 0 --card.plots false"
+    assert main(given.split()) == 0
     said = capsys.readouterr().err
     assert said.count("left out: columns not read: tools (rows.jsonl:2)\n") == 1
     assert "; 1 replies marked as context, which is not learned; in refused.jsonl: 1 neither instruction" in said

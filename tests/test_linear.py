@@ -130,7 +130,7 @@ def made() -> Iterator[tuple[str, UsedPattern]]:
     """Patterns that functions make of their own values: the call's text, and an example of each."""
     from steprag.agent.grammars import GRAMMARS
     from steprag.policy import dialect
-    from steprag.records import golden
+    from steprag.records.question_fields import LETTER
 
     def one(module: str, call: str, pattern: str | re.Pattern[Any], *methods: str, flags: int = 0) -> Any:
         return f"{module}:{call}", UsedPattern(f"{module} ({call})", re.compile(pattern, flags), frozenset(methods))
@@ -151,7 +151,7 @@ def made() -> Iterator[tuple[str, UsedPattern]]:
     yield from (one("steprag.policy.dialect", "_CALLED[name]", pattern, "search", flags=re.IGNORECASE)
                 for pattern in dialect._CALLED.values())  # fmt: skip
     name = "f'{re.escape(Path(path).name)}(, p\\\\. \\\\d+)?(, )?'"
-    yield one("indexes.corpora.document_report", name, r"a\.pdf(, p\. \d+)?(, )?", "match")
+    yield one("indexes.corpora.document_worker", name, r"a\.pdf(, p\. \d+)?(, )?", "match")
     yield one("preference.exchange.instruct", "f'({closings})'", "(</query>|</answer>)", "split")
     for kind in refusals.KINDS:
         yield one("steprag.policy.refusals", "self.words", kind.words, "search", flags=re.IGNORECASE)
@@ -160,8 +160,7 @@ def made() -> Iterator[tuple[str, UsedPattern]]:
         ("golden", "'|'.join(map(re.escape, choices.texts))"),
         ("question_fields", "re.escape(label)"),
     ):
-        marked = golden.LETTER % "A|B"
-        yield one(f"steprag.records.{module}", f"LETTER % {call}", marked, "fullmatch", flags=re.I | re.S)
+        yield one(f"steprag.records.{module}", f"LETTER % {call}", LETTER % "A|B", "fullmatch", flags=re.I | re.S)
 
 
 class TooLongError(Exception):

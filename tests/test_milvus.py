@@ -23,7 +23,7 @@ from indexes.commands.build import build_index
 from indexes.encoding.encoders import Overrides, find_encoder, read_spec
 from indexes.folder.sealing import Built
 from indexes.open import open_retriever
-from indexes.retrieval.milvus import CollectionIndex, Facts, FoundPassages, MilvusAddress, address_of
+from indexes.retrieval.milvus import CollectionFacts, CollectionIndex, FoundPassages, MilvusAddress, address_of
 from steprag.config.sections import RetrieverConfig
 from steprag.engines.launch import free_port
 from steprag.errors import ConfigError, RetrieverError
@@ -118,7 +118,7 @@ HIT = {"distance": 0.5, "entity": {"row": 7, "id": "7", "title": "Lima", "text":
 ])  # fmt: skip
 def test_an_incomplete_reply_of_milvus_fails_the_search(reply: list[Any]) -> None:
     client, place = Answers(reply), MilvusAddress("http://127.0.0.1:1", "wiki")
-    facts = Facts("f", 9, read_spec("minilm", find_encoder("minilm"), Overrides()), {}, "FLAT")
+    facts = CollectionFacts("f", 9, read_spec("minilm", find_encoder("minilm"), Overrides()), {}, "FLAT")
     index = CollectionIndex(client, place, facts, FoundPassages(client, place, 9))
     with pytest.raises(RetrieverError, match="incomplete reply"):
         index.search(np.zeros((2, 4), np.float32), 3)

@@ -19,8 +19,8 @@ from inference.ask import played
 from inference.best_of import critic_of
 from inference.config import InferConfig, config_of
 from preference.config import PairsStageConfig
+from preference.facts import facts_about
 from preference.filters import checks, content_reader
-from preference.kept import grounded
 from preference.pairs import build_pairs
 from preference.rewards import Estimate as Estimate
 from preference.rewards import rewards
@@ -92,7 +92,7 @@ class Agent:
 
     def pairs(self, trees: Tree | Iterable[Tree]) -> list[Pair]:
         """The pairs of trees, by the keys of `label`, `pairs` and `filters`. Without an engine. What `steprag pairs`
-        weighs over a whole folder (duplicates, contradictions, balance, tokens, languages) is left to it.
+        weighs over a whole folder (duplicates, contradictions, balance, tokens) is left to it.
         """
         return [pair for tree in ([trees] if isinstance(trees, Tree) else trees) for pair in self._pairs_of(tree)]
 
@@ -143,8 +143,8 @@ class Agent:
 
     def _pairs_of(self, tree: Tree) -> list[Pair]:
         config, grammar = self._makes, grammar_of_tree(tree, {})
-        judged = grounded(tree, grammar) if config.label.grounded else tree
-        made = build_pairs(judged, line_hash(dump_line(tree)), rewards(judged, config.label, grammar), config.pairs)
+        facts = facts_about(tree, grammar, grounded=config.label.grounded)
+        made = build_pairs(facts.tree, line_hash(dump_line(tree)), rewards(facts, config.label), config.pairs)
         passing = checks(config.filters, grammar, content_reader(grammar))
         return [pair for pair in made if all(check.passes(pair) for check in passing)]
 

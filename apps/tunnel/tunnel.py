@@ -75,8 +75,6 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=8, metavar="N", help="seeds 1 to N [8]")
     parser.add_argument("--reward", metavar="NAME", help="one reward more: any label.name of steprag pairs, your own "
                         "module:function too")  # fmt: skip
-    parser.add_argument("--of", choices=("outcome", "step"), default="outcome",
-                        help="what a reward of episodes speaks of (label.of of steprag pairs) [outcome]")  # fmt: skip
     parser.add_argument("--search", metavar="MODULE:FUNCTION",
                         help="a search of your own, as data_generation.search:grow")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=usable_cores(), metavar="N",
@@ -162,7 +160,7 @@ def _by_name(given: argparse.Namespace) -> tuple[dict[str, Label], dict[str, Sea
     from apps.tunnel.grow import SEARCHES
     from apps.tunnel.labels import LABELS, named_label
 
-    label = {} if given.reward is None else {OWN: named_label(given.reward, given.of)}
+    label = {} if given.reward is None else {OWN: named_label(given.reward)}
     search = {} if given.search is None else {OWN: function_at(given.search, "--search")}
     return LABELS | label, SEARCHES | search
 

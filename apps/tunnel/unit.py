@@ -18,7 +18,7 @@ from apps.tunnel.model import Weights, encode, prompt_ids, start_of
 from apps.tunnel.train import LearntPair, LearntRow, Optimiser, Schedule, dpo, grpo_steps, sft
 from apps.tunnel.world import HOPS, FactWorld, right_steps
 from preference.config import PairsConfig
-from preference.kept import solved
+from preference.facts import solved
 from preference.pairs import build_pairs
 from preference.rewards import Rewards
 from steprag.console.progress import say

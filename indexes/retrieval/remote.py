@@ -17,11 +17,10 @@ from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError, RetrieverError, quoted
 from steprag.net.bounded_http import BoundedClient, HttpReply, pause
 from steprag.net.hosts import checked_url
-from steprag.records.fields import plain
 from steprag.records.inputs import passage_from_row
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import dump_line, line_hash
-from steprag.records.spellings import PASSAGE_IDS
+from steprag.records.spellings import PASSAGE_IDS, plain
 from steprag.types import Passage
 
 FINGERPRINT = "X-StepRAG-Index"

@@ -30,7 +30,7 @@ from steprag.errors import ConfigError, DataError, StepFormatError
 from steprag.records.jsonl import dump_line, file_hash, line_hash
 from steprag.records.left_out import LeftOut, as_json, columns_not_read, say_left_out
 from steprag.records.rows import read_any_rows
-from steprag.records.talks import CONTEXT, Talk, Turn, talk_of
+from steprag.records.talks import CONTEXT, Talk, TalkTurn, talk_of
 from steprag.records.training_rows import Trajectory
 from steprag.runs.run import add_overwrite_option, open_run
 from steprag.types import Completion, Message, Question, State
@@ -107,7 +107,7 @@ def import_rows(config: InstructConfig, file: Path, out: Path, overwrite: bool |
         f"{'; in refused.jsonl: ' if why else ''}{why}")  # fmt: skip
 
 
-def told_apart(turn: Turn) -> tuple[str, str]:
+def told_apart(turn: TalkTurn) -> tuple[str, str]:
     """The reasoning and the answer in a reply: what a thinking model wrote before it, or GSM8K's before ####. Raises
     ValueError where there is none.
     """

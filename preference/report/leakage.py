@@ -1,7 +1,7 @@
 """`steprag pairs leakage`: are questions or prompts of a pairs folder in the files that models are evaluated on?
 
 Four checks, each listing what it found: equal ids, unless they are unique within one file only (`test_0`); equal
-questions after normalisation; an evaluation question of which `ngram` words in a row stand in a prompt or a step
+questions after normalisation; an evaluation question of which `NGRAM` words in a row stand in a prompt or a step
 (shorter questions whole, from 6 words); near duplicates by the cosine of sentence vectors. A warning names PopQA's
 questions: PopQA has no train split, so they can only come from the set that it is scored on.
 """
@@ -34,6 +34,8 @@ from steprag.scores.metrics import normalise
 from steprag.types import Question
 
 KINDS = ("id", "text", "ngram", "embedding")
+NGRAM = 13
+"""Words in a row that must not occur in a prompt."""
 SHORTEST = 6
 """Words that a question needs for its words to be looked for in prompts."""
 NAMED = 100
@@ -78,9 +80,9 @@ def check_folder(folder: Path, config: LeakageConfig) -> dict[str, Any]:
     questions = list(read_records(existing(folder / "questions.jsonl", "questions of the pairs folder"), Question))
     paths = [questions_at(name, what="evaluation file") for name in config.against]
     names = [path.name for path in paths]
-    if len(set(names)) < len(names):  # told apart as they were given
+    if len(set(names)) < len(names):  # named as they were given
         names = [*map(str, paths)]
-    files = [read_evaluation(path, name, config.ngram) for path, name in zip(paths, names, strict=True)]
+    files = [read_evaluation(path, name) for path, name in zip(paths, names, strict=True)]
     matches = [match for file in files for match in _same_questions(questions, file)]
     matches += _runs_in_prompts(folder, files)
     if config.encoder:
@@ -92,24 +94,24 @@ def check_folder(folder: Path, config: LeakageConfig) -> dict[str, Any]:
     return found
 
 
-def read_evaluation(path: Path, name: str, ngram: int) -> Evaluation:
+def read_evaluation(path: Path, name: str) -> Evaluation:
     """The questions of an evaluation file, ready to be looked up."""
     questions = read_questions(path)
     texts, runs = defaultdict[str, list[int]](list), defaultdict[Run, list[int]](list)
     for place, question in enumerate(questions):
         text = normalise(question.question)
         texts[text].append(place)
-        for run in dict.fromkeys(_runs(tuple(text.split()), ngram)):
+        for run in dict.fromkeys(_runs(tuple(text.split()))):
             runs[run].append(place)
     ids = {question.id: place for place, question in enumerate(questions)}
     return Evaluation(path, name, questions, ids, dict(texts), dict(runs))
 
 
-def _runs(words: Run, ngram: int) -> list[Run]:
-    """Every `ngram` words in a row; a question of fewer words whole, unless it is too short to tell anything."""
-    if len(words) < ngram:
+def _runs(words: Run) -> list[Run]:
+    """Every `NGRAM` words in a row; a question of fewer words whole, unless it is too short to mean anything."""
+    if len(words) < NGRAM:
         return [words] if len(words) >= SHORTEST else []
-    return [words[start : start + ngram] for start in range(len(words) - ngram + 1)]
+    return [words[start : start + NGRAM] for start in range(len(words) - NGRAM + 1)]
 
 
 def _same_questions(questions: list[Question], file: Evaluation) -> Iterator[dict[str, Any]]:
@@ -147,9 +149,9 @@ def _runs_in_prompts(folder: Path, files: list[Evaluation]) -> list[dict[str, An
                 key = hash(text)
                 if key not in known:
                     known[key] = _hits(normalise(text).split(), files, lengths)
-                for (which, place), told in known[key]:
+                for (which, place), shared in known[key]:
                     if (which, place, question_id) not in found:
-                        match = _match("ngram", files[which], place, question_id, **told)
+                        match = _match("ngram", files[which], place, question_id, **shared)
                         found[which, place, question_id] = match
     return list(found.values())
 
@@ -170,7 +172,7 @@ def _candidate_runs(words: list[str], lengths: dict[Run, set[int]]) -> Iterator[
 
 
 def _texts(row: dict[str, Any]) -> Iterator[str]:
-    """What a row would teach: its prompt but for the system message, and its completions."""
+    """What a row would teach: its prompt without the system message, and its completions."""
     asked = [message for message in row["prompt"] if message["role"] != "system"]
     said = [row.get(name, ()) for name in ("chosen", "rejected", "completion")]
     for messages in (asked, *said, *row.get("completions", ())):
@@ -237,7 +239,7 @@ def _found(
             warnings.append(f"{total} of {len(questions)} questions overlap with {file.name}")
     return {
         "questions": len(questions),
-        "config": config.model_dump(include={"ngram", "encoder", "similarity"}),
+        "config": {"ngram": NGRAM, "encoder": config.encoder, "similarity": config.similarity},
         "kinds": [kind for kind in KINDS if kind != "embedding" or config.encoder],
         "files": [
             {"file": file.name, "sha256": file_hash(file.path), "questions": len(file.questions),

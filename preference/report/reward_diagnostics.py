@@ -1,7 +1,7 @@
 """Diagnostics: how far the rewards of a run's trees, and the policy's beliefs, can be trusted, gathered tree by tree.
 
 Everything compares siblings, since that is what a pair does: two signals agree on two siblings where they put them in
-the same order. Comparisons on which a signal is level tell nothing and are not counted.
+the same order. Comparisons on which a signal is level are not counted.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 from itertools import combinations, cycle
 from typing import Any, NamedTuple
 
-from preference.config import LabelConfig
+from preference.facts import Facts
+from preference.labels.estimates import Estimate, Rewards
+from preference.labels.gold import gold
+from preference.labels.judge import judge
+from preference.labels.spre import mean_below, summed_below
 from preference.pairs import margin_error
-from preference.report.shares import TreeShare, share_of
-from preference.rewards import Estimate, Rewards, gold, judge, outcomes, summed_below
 from steprag.agent.belief import probability
-from steprag.agent.grammar import Grammar
-from steprag.scores.metrics import exact_match, guessable
+from steprag.scores.metrics import exact_match
+from steprag.scores.stats import ClusteredShare, share_interval
 from steprag.tree import Node, Tree, children_of
 
 GRID = 20
@@ -36,28 +38,27 @@ class Depth:
     answers_below: float = 0.0
     with_error: int = 0
     error: float = 0.0
-    clear: TreeShare = field(default_factory=TreeShare)
-    halves: TreeShare = field(default_factory=TreeShare)
-    first: TreeShare = field(default_factory=TreeShare)
+    clear: ClusteredShare = field(default_factory=ClusteredShare)
+    halves: ClusteredShare = field(default_factory=ClusteredShare)
+    first: ClusteredShare = field(default_factory=ClusteredShare)
 
 
 class RewardDiagnostics:
     """Sums of all trees so far; `report` turns them into shares and intervals."""
 
-    def __init__(self, config: LabelConfig, grammar: Grammar) -> None:
-        self._config, self._grammar = config, grammar
+    def __init__(self) -> None:
         self._depths: dict[tuple[str, int], Depth] = defaultdict(Depth)
-        self._agreement: dict[tuple[str, str, int], TreeShare] = defaultdict(TreeShare)
+        self._agreement: dict[tuple[str, str, int], ClusteredShare] = defaultdict(ClusteredShare)
         self._grid = [[0] * GRID for _ in range(GRID)]
         self._tree = 0
         self._trees = {"mixed": 0, "all right": 0, "all wrong": 0, "level": 0, "no answer": 0}
 
-    def add(self, tree: Tree, rollouts: Rewards) -> None:
-        """Takes a tree into account. `rollouts` is its `spre`."""
-        worth = outcomes(tree, self._config)
+    def add(self, facts: Facts, worth: list[float | None]) -> None:
+        """Takes a tree into account. `worth`: the outcomes of its answers, by node id."""
+        tree, rollouts = facts.tree, mean_below(facts.tree, worth, "spre")
         self._tree += 1
         self._trees[contrast([value for value in worth if value is not None], tree)] += 1
-        judged, recall = judge(tree, self._config), gold(tree, self._grammar)
+        judged, recall = judge(facts), gold(facts)
         named = {"rollouts": rollouts, "judge": judged, "gold": recall}
         signals = {name: signal for name, signal in named.items() if any(signal)}
         (_, answers), halves = _totals(tree, worth), half_means(tree, worth)
@@ -106,14 +107,14 @@ class RewardDiagnostics:
             self._depths[_action(one, other), one.depth].halves.add(self._tree, same)
 
     def report(self) -> dict[str, Any]:
-        """What the sums say. Shares come as {"share", "low", "high", "count"} (`preference.report.shares`)."""
+        """What the sums say. Shares come as {"share", "low", "high", "count"} with 95 % intervals."""
         total = sum(self._trees.values())
         flat = total - self._trees["mixed"]
         return {
-            "trees": {**self._trees, "without_contrast": share_of(flat, total)},
+            "trees": {**self._trees, "without_contrast": share(flat, total)},
             "agreement": [
-                {"signals": signals, "action": action, "depth": depth, **told.report()}
-                for (signals, action, depth), told in sorted(self._agreement.items())
+                {"signals": signals, "action": action, "depth": depth, **share(*same.interval())}
+                for (signals, action, depth), same in sorted(self._agreement.items())
             ],
             "steps": [
                 _depth_row(action, depth, sums) for (action, depth), sums in sorted(self._depths.items())
@@ -129,12 +130,18 @@ def _depth_row(action: str, depth: int, sums: Depth) -> dict[str, Any]:
     if sums.with_error:
         row["standard_error"] = sums.error / sums.with_error
     shares = {"gap_above_its_error": sums.clear, "halves_agree": sums.halves, "first_sampled_is_better": sums.first}
-    return row | {name: report for name, share in shares.items() if (report := share.report())["count"]}
+    return row | {name: share(*sums.interval()) for name, sums in shares.items() if sums.cluster >= 0}
 
 
 def _action(one: Node, other: Node) -> str:
     """The action that two siblings share, or "mixed"."""
     return one.action or "" if one.action == other.action else "mixed"
+
+
+def share(hits: int, count: int, interval: tuple[float, float] | None = None) -> dict[str, Any]:
+    """A share with its interval, by default Wilson's; None for a share of nothing."""
+    low, high = interval or share_interval(hits, count) if count else (None, None)
+    return {"share": hits / count if count else None, "low": low, "high": high, "count": count}
 
 
 def contrast(worth: list[float], tree: Tree) -> str:
@@ -214,13 +221,13 @@ class Calibration:
         self._answers: dict[str, list[PlayedAnswer]] = defaultdict(list)
         self._tree = 0
 
-    def add(self, tree: Tree) -> None:
+    def add(self, facts: Facts) -> None:
         """Takes every answer that the search scored, and whose state has a belief, into account."""
         self._tree += 1
-        golden = tree.question.golden_answers
-        kind = "guessable" if guessable(tree.question.question, golden) else "open"
-        for node in tree.nodes:
-            if node.prediction_f1 is not None and (belief := tree.nodes[node.parent or 0].belief):
+        nodes, golden = facts.tree.nodes, facts.tree.question.golden_answers
+        kind = "guessable" if facts.guessable else "open"
+        for node in nodes:
+            if node.prediction_f1 is not None and (belief := nodes[node.parent or 0].belief):
                 right = exact_match(node.content, golden) == 1.0
                 self._answers[kind].append(PlayedAnswer(self._tree, probability(belief), right))
 
@@ -248,8 +255,8 @@ def _bin(answers: list[PlayedAnswer], low: float, high: float) -> dict[str, Any]
     inside = [one for one in answers if low <= one.believed < high or one.believed == high == EDGES[-1]]
     if not inside:
         return None
-    share = TreeShare()
+    right = ClusteredShare()
     for one in inside:
-        share.add(one.tree, one.right)
+        right.add(one.tree, one.right)
     mean = sum(one.believed for one in inside) / len(inside)
-    return {"from": low, "to": high, "believed": mean, **share.report()}
+    return {"from": low, "to": high, "believed": mean, **share(*right.interval())}

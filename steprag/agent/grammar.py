@@ -71,7 +71,8 @@ class Grammar(Notation):
             raise StepFormatError("several_actions", f"{len(tags)} tags")
         if not closed:
             raise StepFormatError("no_action", text)
-        return self._step(text, *tags, allowed)
+        opening, closing = tags
+        return self._step(text, opening, closing, allowed)
 
     def _step(self, text: str, opening: re.Match[str], closing: re.Match[str], allowed: tuple[str, ...]) -> Step:
         action = next(one for one in self.actions if one.closing == closing.group())

@@ -1,5 +1,4 @@
-"""Rewards of an episode: small functions by name, weighed in GRPO's recipe (`grpo.rewards`), labels of trees
-(`label.name`) and arms of the wind tunnel.
+"""Rewards of an episode: small functions by name, weighed in GRPO's recipe (`grpo.rewards`).
 
 A reward sees the question and what the policy did (steps, searches, the completion that was refused), never the prompt,
 so no word of ours earns anything. None means that the reward says nothing of the episode, as where a question has no
@@ -306,14 +305,8 @@ REWARDS: dict[str, Reward] = {
     **{each.__name__: each for each in (format_tiers, keywords, connectors, rouge_floor)},
     "format": format_kept,
 }
-OF_ANSWERS = frozenset({"em", "f1", "rouge", "rouge_floor"})
-"""Those that speak of an answer alone."""
 WITHOUT_A_STEP = frozenset({"format_tiers", "rouge_floor"})
 """Those that also speak of an episode whose first completion was refused; there all others are 0 in GRPO."""
-OF_TREES = tuple(REWARDS.keys() - {"judge", "evidence", "faithfulness", "answer_relevancy", "grounded", "length"})
-"""Those that need no passage's text, no judge and no count of tokens, which trees do not keep, and whose name is no
-label's of its own.
-"""
 NEEDS_QUALITY = frozenset({"rouge", "rouge_floor"})
 """Those that need the extra `quality`."""
 

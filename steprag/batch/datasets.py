@@ -19,14 +19,13 @@ from steprag.console.progress import say
 from steprag.engines.models import cache_dir
 from steprag.engines.pretrained import asking_the_hub
 from steprag.errors import ConfigError, DataError, quoted
-from steprag.records.fields import keys_of
 from steprag.records.inputs import CELLS
 from steprag.records.json_text import as_json
 from steprag.records.jsonl import existing, file_hash, written_whole
 from steprag.records.left_out import LeftOut, say_left_out
 from steprag.records.question_ids import SPLITS
 from steprag.records.rows import read_any_rows
-from steprag.records.spellings import ANSWERS, PLACES, QUESTION_IDS, QUESTION_NAMES, QUESTIONS, folded
+from steprag.records.spellings import ANSWERS, PLACES, QUESTION_IDS, QUESTION_NAMES, QUESTIONS, folded, keys_of
 from steprag.types import Question
 
 FLASHRAG = "RUC-NLPIR/FlashRAG_datasets"

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from steprag.errors import DataError, quoted
-from steprag.records.fields import plain
 from steprag.records.question_fields import LETTER, Choices, QuestionFields, label_of
-from steprag.records.spellings import ANSWERS, FROM_ONE, folded
+from steprag.records.spellings import ANSWERS, FROM_ONE, folded, plain
 from steprag.scores.metrics import normalise
 from steprag.types import Question
 
@@ -32,7 +31,7 @@ _DECIMAL, _TRUTHS = re.compile(r"-?\d+(?:\.\d+)?"), frozenset({"true", "false"})
 
 
 @dataclass(frozen=True)
-class Place:
+class ChoicePlace:
     """A right choice by its number in a column, which counts from 0 or from 1 as its file does: from `first` where no
     row tells. `texts` are all choices.
     """
@@ -59,7 +58,7 @@ class Place:
 class Right:
     """The right answers of a row; or why the row is left out: the kind and its words."""
 
-    answers: tuple[str | Place, ...] = ()
+    answers: tuple[str | ChoicePlace, ...] = ()
     left_out: tuple[str, str] | None = None
 
 
@@ -103,7 +102,7 @@ def _texts(answer: Any) -> tuple[str, ...]:
     return (plain(answer) or "",)
 
 
-def _meant(answer: Any, column: str, choices: Choices, path: Path, line: int) -> str | Place | None:
+def _meant(answer: Any, column: str, choices: Choices, path: Path, line: int) -> str | ChoicePlace | None:
     """The choice that an answer means: it is its text, its label or letter, its column, or its number. A number is a
     label where the labels are numbers (ARC). None where it means none.
     """
@@ -123,7 +122,7 @@ def _meant(answer: Any, column: str, choices: Choices, path: Path, line: int) ->
         problem = f"golden answer {text} is no choice and no place of one: the choices are {', '.join(choices.texts)}"
         raise DataError(path, problem, line=line)
     if number:
-        return Place(column, int(digits), texts, _first(column, choices))
+        return ChoicePlace(column, int(digits), texts, _first(column, choices))
     marked = re.fullmatch(LETTER % "|".join(map(re.escape, choices.texts)), text, re.IGNORECASE | re.DOTALL)
     if marked and choices.texts.get(marked[1].upper()) == marked[2].strip():
         return marked[2].strip()
@@ -145,7 +144,9 @@ def _several(answer: Any, choices: Choices) -> bool:
             and answer not in choices.texts.values())  # fmt: skip
 
 
-def _check_place(place: tuple[str, Any], found: Sequence[str | Place], choices: Choices, path: Path, line: int) -> None:
+def _check_place(
+    place: tuple[str, Any], found: Sequence[str | ChoicePlace], choices: Choices, path: Path, line: int
+) -> None:
     """Raises DataError where the column that names the right choice names another one than the answers do."""
     named = _meant(place[1], place[0], choices, path, line)
     sides = [set[str]() if one is None else {one} if isinstance(one, str) else one.either for one in (named, *found)]
@@ -158,10 +159,10 @@ def counted_from(rows: Iterable[tuple[int, Right]], path: Path) -> tuple[dict[st
     """From where each column of places counts in a file, 0 or 1, and what is to be said of it. Raises DataError where
     it does both.
     """
-    columns = defaultdict[str, list[tuple[int, Place]]](list)
+    columns = defaultdict[str, list[tuple[int, ChoicePlace]]](list)
     for line, right in rows:
         for one in right.answers:
-            if isinstance(one, Place):
+            if isinstance(one, ChoicePlace):
                 columns[one.column].append((line, one))
     bases, notes = dict[str, int](), list[str]()
     for column, places in columns.items():

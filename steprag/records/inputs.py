@@ -9,7 +9,6 @@ from pathlib import Path
 
 from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError, quoted
-from steprag.records.fields import first, joined, keys_of, plain, spelt
 from steprag.records.golden import Right, counted_from, right_answers, whole_columns, with_choices
 from steprag.records.json_text import literal
 from steprag.records.jsonl import existing, from_dict
@@ -17,7 +16,7 @@ from steprag.records.left_out import LeftOut, columns_not_read, merged, say_left
 from steprag.records.question_fields import QuestionFields, question_fields
 from steprag.records.question_ids import named
 from steprag.records.rows import read_any_rows
-from steprag.records.spellings import PASSAGE_IDS, PASSAGE_NAMES, TEXTS, TITLES
+from steprag.records.spellings import PASSAGE_IDS, PASSAGE_NAMES, TEXTS, TITLES, first, joined, keys_of, plain, spelt
 from steprag.scores.gold import GOLD, facts_of, gold_of, parts_of
 from steprag.scores.metrics import normalise
 from steprag.types import Passage, Question

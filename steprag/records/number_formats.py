@@ -12,9 +12,10 @@ _LITERAL = re.compile(r'"([^"]*)"|\\(.)|[_*].|\[\$([^][-]*+)[^][]*+\]|\[(?:[A-Z]
 _HELD = "\0"
 """In place of a literal."""
 _NUMBER = re.compile(r"([^#0?,.A-Z]*)([#0,]*[#0])(?:\.([#0]+))?([^#0?,.A-Z]*)")
-_TOKEN = re.compile(r"yyyy|yy|m{1,4}|d{1,4}|h{1,2}|s{1,2}|am/pm", re.IGNORECASE)
+_TOKEN = re.compile(r"yyyy|yy|m{1,4}|d{1,4}", re.IGNORECASE)
 _DATES = {"yyyy": "%Y", "yy": "%y", "mmmm": "%B", "mmm": "%b", "mm": "%m", "m": "%m", "dddd": "%A", "ddd": "%a",
-          "dd": "%d", "d": "%d", "hh": "%H", "h": "%H", "ss": "%S", "s": "%S", "am/pm": "%p"}  # fmt: skip
+          "dd": "%d", "d": "%d"}  # fmt: skip
+_TIME = re.compile(r"[ T,]{0,3}h{1,2}:mm(?::ss)?(?:\.0{1,3})?(?: am/pm)?", re.IGNORECASE)
 _LOCAL = ("mm-dd-yy", "m/d/yy h:mm")
 """Built-in formats, whose order of day and month is that of the country where the file is opened."""
 _MOST = 10**15
@@ -28,7 +29,7 @@ def shown(value: Any, code: str) -> Any:
     if isinstance(value, str | bool):
         return value
     sections = code.split(";")
-    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+    if isinstance(value, datetime.date):
         return None if code in _LOCAL else _filled(sections[0], value, _date)
     if not isinstance(value, int | float) or abs(value) > _MOST:
         return None
@@ -61,20 +62,16 @@ def _number(value: Decimal, pattern: str) -> str | None:
     return f"{before}{digits}{'.' * bool(rest)}{rest}{behind}"
 
 
-def _date(value: datetime.datetime | datetime.date | datetime.time, pattern: str) -> str | None:
-    """A date or a time; midnight is left out behind a date."""
-    if isinstance(value, datetime.time):
-        value = datetime.datetime.combine(datetime.date.min, value)
-    if isinstance(value, datetime.datetime) and value.time() == datetime.time() and re.match(r"[^hs]*[yd]", pattern):
-        pattern = re.split(r"h", pattern, maxsplit=1)[0].rstrip(" T,")
-    if re.search(r"[A-Za-z\[]", _TOKEN.sub("", pattern).replace("T", "")):
+def _date(value: Any, pattern: str) -> str | None:
+    """A date, without the midnight behind it; times are not read."""
+    if getattr(value, "hour", 0) or getattr(value, "minute", 0) or getattr(value, "second", 0):
         return None
-    half, before, text, end = "am/pm" in pattern.lower(), "", "", 0
-    for token in _TOKEN.finditer(pattern):
-        name, behind = token[0].lower(), _TOKEN.search(pattern, token.end())
-        minutes = name in ("m", "mm") and (before[:1] == "h" or (behind is not None and behind[0][0] in "sS"))
-        form = "%M" if minutes else "%I" if half and name[0] == "h" else _DATES[name]
-        part = value.strftime(form)
-        text += pattern[end : token.start()] + (part.lstrip("0") or "0" if len(name) == 1 else part)
-        before, end = name, token.end()
-    return text + pattern[end:]
+    pattern = _TIME.sub("", pattern)
+    if not pattern or re.search(r"[A-Za-z\[]", _TOKEN.sub("", pattern)):
+        return None
+
+    def part(token: re.Match[str]) -> str:
+        text = value.strftime(_DATES[token[0].lower()])
+        return text.lstrip("0") if len(token[0]) == 1 else text
+
+    return _TOKEN.sub(part, pattern)

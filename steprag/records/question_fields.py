@@ -10,11 +10,9 @@ from string import ascii_uppercase
 from typing import Any
 
 from steprag.errors import quoted
-from steprag.records.fields import first, plain, spelt, text_of
 from steprag.records.json_text import literal
 from steprag.records.spellings import (
     ALIASES,
-    ANSWERABLE,
     ANSWERS,
     ASKED,
     CHOICES,
@@ -24,8 +22,13 @@ from steprag.records.spellings import (
     QUESTION_NAMES,
     QUESTIONS,
     TURNING,
+    UNANSWERABLE,
     WRONG,
+    first,
     folded,
+    plain,
+    spelt,
+    text_of,
 )
 
 _WITHIN = ("text", "texts", "value", "aliases", "answer", "spans", "number", "date")
@@ -111,9 +114,7 @@ def _opened(row: dict[str, Any]) -> dict[str, Any]:
 
 def _own(row: dict[str, Any]) -> QuestionFields:
     """A row of our form; choices beside the metadata go into them."""
-    given = next(
-        (name for name in CHOICES if row.get(name) and (name in _PLAIN or isinstance(row[name], dict | list))), None
-    )
+    given = _choice_field(row)
     fields = {name: value for name, value in row.items() if name not in (given, "golden_answers")}
     metadata = {**row["metadata"], **({"choices": row[given]} if given else {})}
     own, choices = {**fields, "id": plain(row.get("id")), "metadata": metadata}, choices_of(metadata.get("choices"))
@@ -130,7 +131,7 @@ def _foreign(row: dict[str, Any], line: int) -> QuestionFields:
     place = next(((name, rest[name]) for name in PLACES if _is_place(rest.get(name))), None)
     given, columns, answers = _given_choices(rest, answers, aliases, place)
     given = given or row["metadata"].get("choices")
-    if given and answers is None:
+    if given and not _leaves(answers):
         column, answers = _taken(rest, [place[0]] if place else PLACES)
         place = None
     aliases += [rest.pop(name) for name in [*rest] if _NUMBERED.fullmatch(folded(name))]
@@ -140,7 +141,7 @@ def _foreign(row: dict[str, Any], line: int) -> QuestionFields:
     leaves = [*{repr(one): one for one in _leaves([answers, *aliases])}.values()]
     none = _unanswerable(row) or (f"{column}: {quoted(answers)}" if _is_empty(answers) and not leaves else "")
     choices = choices_of(given, columns)
-    place = place if place and choices and _fits(place[1], choices) else None
+    place = place if place and choices and _is_place(place[1], len(choices.texts)) else None
     unread = _unread({name: value for name, value in rest.items() if not (place and name == place[0])})
     unread += tuple(name for name in CONTEXTS if given and (text := text_of(rest, name)) and text not in str(asked))
     return QuestionFields(own, False, leaves, column, choices, place, none, unread)
@@ -163,10 +164,8 @@ def _given_choices(
     They stand in one field; in columns; in the answers, beside the place of the right one (ReClor, QuAIL) or with marks
     (MultiRC); or they are a right answer and wrong ones (SciQ, GPQA).
     """
-    if given := _taken(rest, [name for name in CHOICES if isinstance(rest.get(name), dict | list) or name in _PLAIN])[
-        1
-    ]:
-        return given, {}, answers
+    if name := _choice_field(rest):
+        return rest.pop(name), {}, answers
     if labels := choice_columns(rest, numbered=place is not None):
         columns = {folded(name): plain(rest[name]) or "" for name in labels.values()}
         return {label: rest.pop(name) for label, name in labels.items()}, columns, answers
@@ -179,6 +178,12 @@ def _given_choices(
             del rest[name]
         return by_hash([*right, *wrong]), {}, answers
     return None, {}, answers
+
+
+def _choice_field(row: dict[str, Any]) -> str | None:
+    """The field with all choices; one whose name may mean something else holds them if it is a list or an object."""
+    return next((name for name in CHOICES
+                 if row.get(name) and (name in _PLAIN or isinstance(row[name], dict | list))), None)  # fmt: skip
 
 
 def _taken(fields: dict[str, Any], names: Sequence[str]) -> tuple[str, Any]:
@@ -204,30 +209,17 @@ def _is_empty(value: Any) -> bool:
     return isinstance(value, list) or (isinstance(value, dict) and bool(spelt(value, _WITHIN).keys() & {*_WITHIN}))
 
 
-def _is_place(value: object) -> bool:
-    """Whether a value may be a letter or the number of a choice."""
-    return re.fullmatch(r"\s*(-?\d{1,2}(\.0)?|\(?[A-Za-z]\)?)\s*", plain(value) or "") is not None
-
-
-def _fits(place: object, choices: Choices) -> bool:
-    """Whether there is such a choice, from 0 or from 1."""
-    label = label_of(place).removesuffix(".0")
-    return label in choices.texts or (label.isdecimal() and int(label) <= len(choices.texts))
-
-
-def _truth(value: object) -> bool | None:
-    """A truth value in any writing; None for anything else."""
-    return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(
-        (plain(int(value) if isinstance(value, bool) else value) or "").strip().lower()
-    )
+def _is_place(value: object, count: int = 99) -> bool:
+    """Whether a value may be a letter or the number of one of so many choices, from 0 or from 1."""
+    label = label_of(value).removesuffix(".0")
+    return (len(label) == 1 and label in ascii_uppercase[:count]) or (label.isdecimal() and int(label[:9]) <= count)
 
 
 def _unanswerable(row: dict[str, Any]) -> str:
     """The field of a row, or of its metadata, that says that the question has no answer; nothing where none does."""
-    for name, value in (*row["metadata"].items(), *row.items()):
-        if (wanted := ANSWERABLE.get(folded(name))) is not None and _truth(value) is (not wanted):
-            return f"{name}: {quoted(value)}"
-    return ""
+    said = ((name, value) for name, value in (*row["metadata"].items(), *row.items())
+            if str(value).strip().lower() in UNANSWERABLE.get(folded(name), ()))  # fmt: skip
+    return next((f"{name}: {quoted(value)}" for name, value in said), "")
 
 
 def _unread(fields: dict[str, Any]) -> tuple[str, ...]:
@@ -286,10 +278,10 @@ def _choice_pairs(given: dict[str, Any] | list[Any]) -> Iterator[tuple[Any, Any,
         yield (letter, one, None) if text is None else (letter if label is None else label, text, right)
 
 
-def _right_marks(given: list[Any]) -> list[bool | None]:
+def _right_marks(given: list[Any]) -> list[bool]:
     """Whether each choice is right, where all of them are objects that say so (MultiRC); else nothing."""
     found = [first(spelt(one, _FLAGS), _FLAGS) if isinstance(one, dict) else None for one in given]
-    return [_truth(one) for one in found] if all(one in (0, 1) for one in found) else []
+    return [bool(one) for one in found] if all(one in (0, 1) for one in found) else []
 
 
 def label_of(value: object) -> str:

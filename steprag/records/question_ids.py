@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from steprag.records.fields import text_of
+from steprag.records.spellings import text_of
 from steprag.types import Question
 
 SPLITS = ("train", "dev", "test", "validation", "val")

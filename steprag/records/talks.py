@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from steprag.errors import quoted
-from steprag.records.fields import first, plain
-from steprag.records.spellings import TURNING, folded
+from steprag.records.spellings import TURNING, first, folded, plain
 
 ROLES = {word: role for role, words in {
     "system": "system developer", "user": "user human", "assistant": "assistant gpt chatgpt bing bard model",
@@ -41,7 +40,7 @@ FORMS = (
 
 
 @dataclass(frozen=True)
-class Turn:
+class TalkTurn:
     """A question and its reply. `thought`: reasoning that stands beside the reply; `learned`: not context alone."""
 
     asked: str
@@ -55,7 +54,7 @@ class Talk:
     """The system prompt and the turns of a row. `unread`: its fields that nobody reads and that may matter."""
 
     system: str
-    turns: tuple[Turn, ...]
+    turns: tuple[TalkTurn, ...]
     unread: frozenset[str]
 
 
@@ -77,7 +76,7 @@ def talk_of(row: Any) -> Talk:
     talk = talk[: len(talk) - (bool(talk) and talk[-1][0] == "user")]  # a question that nobody answers
     if not talk or [who for who, *_ in talk] != ["user", "assistant"] * (len(talk) // 2):
         raise ValueError("question and reply do not take turns")
-    turns = tuple(Turn(asked[1], *reply[1:]) for asked, reply in zip(talk[::2], talk[1::2], strict=True))
+    turns = tuple(TalkTurn(asked[1], *reply[1:]) for asked, reply in zip(talk[::2], talk[1::2], strict=True))
     if not any(turn.learned for turn in turns):
         raise ValueError(CONTEXT)
     return Talk("\n".join(filter(str.strip, dict.fromkeys(system))), turns, _unread(row))
