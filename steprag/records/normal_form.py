@@ -14,15 +14,19 @@ MARKS = 64
 
 def normal_form(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
     """As `unicodedata.normalize`, which sorts marks by insertion: of a longer run, each `MARKS` are sorted alone."""
-    if text.isascii():
-        return text
+    if text.isascii() or _marks().isdisjoint(text[::MARKS]):  # a longer run holds one of these places
+        return unicodedata.normalize(form, text)
     ends = [found.end() for found in _runs().finditer(text)]
     return "".join(unicodedata.normalize(form, text[start:end]) for start, end in pairwise([0, *ends, len(text)]))
 
 
 @cache
-def _runs() -> re.Pattern[str]:
-    """`MARKS` characters in a row that are marks, or become some."""
+def _marks() -> frozenset[str]:
+    """Characters that are marks, or become some."""
     letters = map(chr, range(0x300, 0x1F000))  # Unicode has none beyond
-    marks = [one for one in letters if unicodedata.combining(unicodedata.normalize("NFKD", one)[0])]
-    return re.compile(f"[{''.join(marks)}]{{{MARKS}}}")
+    return frozenset(one for one in letters if unicodedata.combining(unicodedata.normalize("NFKD", one)[0]))
+
+
+@cache
+def _runs() -> re.Pattern[str]:
+    return re.compile(f"[{''.join(sorted(_marks()))}]{{{MARKS}}}")
