@@ -102,7 +102,7 @@ def _read() -> dict[str, Door]:
         "names": lambda text: named(text, names_of(text)),
         "json": decoded, "literal": literal, "number format": lambda text: number_shown(12.5, text),
         "plain": plain, "pieces": lambda text: [*pieces(text, 100)], "likely": lambda text: likely(text, [text], 1),
-        "results": lambda text: results_of([{"url": f"http://a.b/{text}", "title": text}], ("url", "title", "url"), 1),
+        "results": lambda text: results_of([{"url": f"http://{text}", "title": text}], ("url", "title", "title"), 1),
         "web query": query_of,
         "tool result": lambda text: texts_of({"content": [{"type": "text", "text": text}], "structuredContent": text}),
         "terminal": shown, "quoted": quoted, "nearest": lambda text: nearest(text, ["policy.model", "seed"]),
