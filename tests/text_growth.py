@@ -50,10 +50,10 @@ def growth(
 
     text = long(shape, 4 * size)
     share = little * len(text)
-    if (first := seconds(run, text)) < share or seconds(run, text) < share:
-        return None
-    if first == math.inf:
+    if (first := seconds(run, text)) == math.inf:
         return 0, 0, first
+    if first < share or seconds(run, text) < share:
+        return None
     if min(first, least(4 * size)) < 1.6 * 4 * least(size):
         return None
     while (most := seconds(run, long(shape, 4 * size))) < FLOOR:
