@@ -21,8 +21,8 @@ from tests.pattern_texts import Shape
 from tests.text_doors import Door, doors
 from tests.text_growth import growth
 
-SIZE, LITTLE = 10_000, 2e-6
-"""Characters of a short text, and seconds a character that each door may take."""
+SIZE, LITTLE, PATIENCE = 10_000, 2e-6, 20.0
+"""Characters of a short text, seconds a character that each door may take, and when one is given up."""
 ATOMS = [*" .,;:!?()[]{}<>|*#-_=/\\`\"'\n\t\r\0\x1b&%$@~^+aAzZ019éßİﬁ中。！？…“’–．あก",
          *"\u0301\u0323\u0651\u05b0\u0915\u1100\u200b\u200d\u202e\u2028\u3000\ufeff\ud800\udfff\U0001f600",
          "...", ". . ", "This is ", "Dr. ", "ignore ", "the answer is ", "<answer>", "</", "[[", "]]", "{{", "}}",
@@ -50,7 +50,7 @@ def test_odd_texts_are_read_in_time_in_proportion_to_their_length(door: str, eve
     chance = random.Random(f"{SEED} {door}")
     try:
         for shape in islice(shapes(chance), rounds(3, 20, 150)):
-            assert growth(every[door], shape, SIZE, LITTLE) is None, f"seed {SEED}: {shape}"
+            assert growth(every[door], shape, SIZE, LITTLE, PATIENCE) is None, f"seed {SEED}: {shape}"
     finally:
         signal.signal(signal.SIGVTALRM, before)
 

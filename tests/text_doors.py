@@ -1,4 +1,8 @@
-"""What is done to a stranger's text behind each door: a function of one text each, by name."""
+"""What is done to a stranger's text behind each door: a function of one text each, by name.
+
+Not among them: wiki markup and web pages, whose parsers take time in the square of some. They live in processes that
+are ended in time (`indexes.web.extraction.BoundedProcess`).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,6 @@ from indexes.addons.bm25 import Analyser
 from indexes.addons.links import mentions, title_words
 from indexes.corpora import document_worker
 from indexes.corpora.cutting import cut
-from indexes.corpora.wikipedia import plain_text
 from indexes.tools.mcp_reading import texts_of
 from indexes.web.providers import query_of, results_of
 from indexes.web.retriever import likely, pieces, plain
@@ -90,7 +93,6 @@ def _documents(folder: Path) -> dict[str, Door]:
         "a row": lambda text: [*cut([("r", 0, text)], "a")],
         "a heading": lambda text: [*cut([("h", 0, text), ("p", 0, "a")], "a")],
         "paragraphs": lambda text: [*cut([("p", 0, one) for one in text.split()], "a")],
-        "wiki": lambda text: plain_text(text.encode("utf-8", "replace").decode(), Counter()),
     }
 
 

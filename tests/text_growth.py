@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from tests.pattern_texts import Shape, long
 
-SECONDS, FLOOR, GROWTH = 2.0, 0.1, 3.0
-"""When a call is given up, below what time a ratio says nothing, and how much more twice the text may take."""
+FLOOR, GROWTH = 0.1, 3.0
+"""Below what time a ratio says nothing, and how much more twice the text may take."""
 RUNS, MOST = 3, 1 << 18
 """How often a suspicious text is tried, and the longest one, in characters."""
 
@@ -23,10 +23,10 @@ def _alarm(*_: object) -> None:
     raise TooLongError
 
 
-def seconds(run: Callable[[str], object], text: str) -> float:
-    """What one call takes; infinite where it does not end within SECONDS."""
+def seconds(run: Callable[[str], object], text: str, most: float) -> float:
+    """What one call takes; infinite where it does not end within `most`."""
     signal.signal(signal.SIGVTALRM, _alarm)
-    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
+    signal.setitimer(signal.ITIMER_VIRTUAL, most)
     start = time.process_time()
     try:
         run(text)
@@ -38,25 +38,28 @@ def seconds(run: Callable[[str], object], text: str) -> float:
 
 
 def growth(
-    run: Callable[[str], object], shape: Shape, size: int, little: float, longest: int = MOST
+    run: Callable[[str], object], shape: Shape, size: int, little: float, patience: float, longest: int = MOST
 ) -> tuple[float, float, float] | None:
     """What a text, one twice as long and one four times as long take, where that is more than their share; None where
     it is not. A first look spares most texts the rest: they take less than `little` a character, or four times as long
     where they are four times as long. What is left is tried with longer texts until the time says something.
+    `patience`: seconds until a call is given up.
     """
 
-    def least(length: int) -> float:
-        return min(seconds(run, long(shape, length)) for _ in range(RUNS))
+    def once_of(length: int) -> float:
+        return seconds(run, long(shape, length), patience)
 
-    text = long(shape, 4 * size)
-    share = little * len(text)
-    if (first := seconds(run, text)) == math.inf:
+    def least(length: int) -> float:
+        return min(once_of(length) for _ in range(RUNS))
+
+    share = little * 4 * size
+    if (first := once_of(4 * size)) == math.inf:
         return 0, 0, first
-    if first < share or seconds(run, text) < share:
+    if first < share or once_of(4 * size) < share:
         return None
     if min(first, least(4 * size)) < 1.6 * 4 * least(size):
         return None
-    while (most := seconds(run, long(shape, 4 * size))) < FLOOR:
+    while (most := once_of(4 * size)) < FLOOR:
         if most > FLOOR / 20 and most <= GROWTH * least(2 * size):
             return None
         size *= 2
