@@ -17,7 +17,8 @@ import numpy as np
 
 from preference.config import BalanceConfig, FilterConfig
 from preference.filters import content_reader
-from preference.pairs import RuleCounts, same_words
+from preference.pairs import same_words
+from preference.rule_counts import RuleCounts
 from steprag.agent.grammar import Grammar
 from steprag.records.jsonl import PARTIAL, dump_line
 from steprag.records.training_rows import Pair

@@ -10,10 +10,10 @@ from typing import Any
 
 from preference.config import PairsConfig
 from preference.labels.estimates import Estimate, Rewards
+from preference.rule_counts import RuleCounts
 from steprag.records.training_rows import Pair
 from steprag.scores.metrics import normalise
 from steprag.tree import Node, Tree, as_reply, children_of
-from steprag.types import Message, Question
 
 SOURCE = "search"
 
@@ -21,31 +21,6 @@ same_words = lru_cache(4096)(normalise)
 """`normalise`, remembered: every step is compared with each of its siblings."""
 
 Rated = tuple[Estimate, Node]
-
-
-class RuleCounts:
-    """What each rule or filter was asked about and what it let pass.
-
-    `stages`: by name of the rule, in order of first use, [candidates before it, candidates after it].
-    """
-
-    def __init__(self) -> None:
-        self.stages: dict[str, list[int]] = {}
-
-    def count(self, name: str, passes: bool) -> bool:
-        """Notes one candidate; returns `passes`."""
-        self.note(name, 1, int(passes))
-        return passes
-
-    def note(self, name: str, before: int, after: int) -> None:
-        """Notes many candidates at once."""
-        stage = self.stages.setdefault(name, [0, 0])
-        stage[0] += before
-        stage[1] += after
-
-    def rows(self) -> list[dict[str, str | int]]:
-        """The stages as a report lists them."""
-        return [{"rule": name, "before": before, "after": after} for name, (before, after) in self.stages.items()]
 
 
 def build_pairs(
@@ -60,39 +35,14 @@ def build_pairs(
     pairs: list[Pair] = []
     known = frozenset(tree.known or ()) if config.new else frozenset()
     for parent, siblings in prompts(tree, rewards, config.unbroken):
-        ordered = [_ordered(*two) for two in combinations(siblings, 2) if two[0][0].basis == two[1][0].basis]
-        passed = [pair for pair in ordered if all(rules.count(*rule) for rule in _rules(*pair, known, config))]
+        ordered = [ordered_by_reward(*two) for two in combinations(siblings, 2) if two[0][0].basis == two[1][0].basis]
+        passed = [pair for pair in ordered if all(rules.count(*rule) for rule in rules_of(*pair, known, config))]
         if config.per_node is not None and passed:
             passed.sort(key=lambda pair: (pair[1][0].value - pair[0][0].value, pair[0][1].id, pair[1][1].id))
             rules.note("cap of a prompt", len(passed), min(len(passed), config.per_node))
             passed = passed[: config.per_node]
-        pairs += [_pair(tree, tree_hash, parent, better, worse, config) for better, worse in passed]
+        pairs += [pair_of(tree, tree_hash, parent, better, worse, config) for better, worse in passed]
     return pairs
-
-
-def fates(tree: Tree, tree_hash: str, rewards: Rewards, config: PairsConfig) -> Iterator[tuple[Pair, str | None]]:
-    """Every two rewarded siblings as the pair that they would make, and the first rule that says no; None where each
-    lets it pass. Siblings whose rewards are equal or of different bases prefer nothing: they are left out.
-    """
-    made = {(pair.chosen_node, pair.rejected_node) for pair in build_pairs(tree, tree_hash, rewards, config)}
-    known = frozenset(tree.known or ()) if config.new else frozenset()
-    whole = {id(parent) for parent, _ in prompts(tree, rewards, config.unbroken)}
-    for parent, siblings in prompts(tree, rewards):
-        for one, other in combinations(siblings, 2):
-            if one[0].basis != other[0].basis or one[0].value == other[0].value:
-                continue
-            better, worse = _ordered(one, other)
-            rule = None
-            if (better[1].id, worse[1].id) not in made:
-                reached = id(parent) in whole
-                rule = _objection(better, worse, known, config) if reached else "whole branches"
-            yield _pair(tree, tree_hash, parent, better, worse, config), rule
-
-
-def _objection(better: Rated, worse: Rated, known: frozenset[int], config: PairsConfig) -> str:
-    """The name of the rule that dropped a pair, as `RuleCounts` counts it."""
-    objections = (name for name, passes in _rules(better, worse, known, config) if not passes)
-    return next(objections, "cap")
 
 
 def prompts(tree: Tree, rewards: Rewards, unbroken: bool = False) -> Iterator[tuple[Node, list[Rated]]]:
@@ -113,7 +63,7 @@ def prompts(tree: Tree, rewards: Rewards, unbroken: bool = False) -> Iterator[tu
         stack += reversed(below)
 
 
-def _rules(better: Rated, worse: Rated, known: frozenset[int], config: PairsConfig) -> Iterator[tuple[str, bool]]:
+def rules_of(better: Rated, worse: Rated, known: frozenset[int], config: PairsConfig) -> Iterator[tuple[str, bool]]:
     """The rules for a pair in their order, and whether it passes each."""
     (reward, chosen), (other_reward, rejected) = better, worse
     gap, error = reward.value - other_reward.value, margin_error(reward, other_reward)
@@ -147,11 +97,11 @@ def _differ(one: Node, other: Node, config: PairsConfig) -> bool:
     return one.action != other.action or same_words(one.content or "") != same_words(other.content or "")
 
 
-def _ordered(one: Rated, other: Rated) -> tuple[Rated, Rated]:
+def ordered_by_reward(one: Rated, other: Rated) -> tuple[Rated, Rated]:
     return (one, other) if one[0].value > other[0].value else (other, one)
 
 
-def _pair(tree: Tree, tree_hash: str, parent: Node, better: Rated, worse: Rated, config: PairsConfig) -> Pair:
+def pair_of(tree: Tree, tree_hash: str, parent: Node, better: Rated, worse: Rated, config: PairsConfig) -> Pair:
     (reward, chosen), (other_reward, rejected) = better, worse
     return Pair(
         **whose(tree, tree_hash, parent),
@@ -177,17 +127,3 @@ def whose(tree: Tree, tree_hash: str, parent: Node) -> dict[str, Any]:
     asked = tree.question
     return {"prompt": parent.messages or (), "question_id": asked.id, "tree": tree_hash, "source": SOURCE,
             "golden_answers": asked.golden_answers}  # fmt: skip
-
-
-def unscored_pair(
-    question: Question, prompt: tuple[Message, ...], texts: tuple[str, str], actions: tuple[str, str], depth: int
-) -> Pair:
-    """A pair that no tree gave: nodes, rewards and visits are None. `texts` and `actions`: chosen, then rejected."""
-    chosen, rejected = ((Message(role="assistant", content=text),) for text in texts)
-    names = ("tree", "chosen_node", "rejected_node", "chosen_reward", "rejected_reward", "margin", "chosen_visits",
-             "rejected_visits")  # fmt: skip
-    unknown: Any = dict.fromkeys(names)
-    return Pair(
-        prompt=prompt, chosen=chosen, rejected=rejected, question_id=question.id, source=question.metadata["dataset"],
-        golden_answers=question.golden_answers, action=actions[0], rejected_action=actions[1], depth=depth, **unknown,
-    )  # fmt: skip

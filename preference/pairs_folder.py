@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from preference.config import FolderConfig
 from preference.filters import checks, content_reader, open_counter, step_checks
-from preference.pairs import RuleCounts
 from preference.report.card import report_files, summary
+from preference.rule_counts import RuleCounts
 from steprag.agent.grammar import Grammar
 from steprag.console.progress import say
 from steprag.errors import ConfigError, quoted

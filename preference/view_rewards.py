@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import combinations
 from typing import Any, get_args
 
-from preference.config import PairsStageConfig, Part
+from preference.config import PairsConfig, PairsStageConfig, Part
 from preference.facts import facts_about
 from preference.filters import checks, content_reader
-from preference.pairs import fates
+from preference.labels.estimates import Rewards
+from preference.pairs import Rated, build_pairs, ordered_by_reward, pair_of, prompts, rules_of
 from preference.rewards import rewards
 from steprag.agent.grammar import Grammar
 from steprag.config.load import leaves
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import line_hash
+from steprag.records.training_rows import Pair
 from steprag.records.yaml_files import shaped
 from steprag.tree import Tree
 
@@ -61,3 +64,28 @@ def view_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, 
     fields = {"values": "value", "errors": "error", "bases": "basis"}
     columns = {name: [one and getattr(one, field) for one in estimates] for name, field in fields.items()}
     return {"rule": config.label.name, **columns, "pairs": rows}
+
+
+def fates(tree: Tree, tree_hash: str, estimates: Rewards, config: PairsConfig) -> Iterator[tuple[Pair, str | None]]:
+    """Every two rewarded siblings as the pair that they would make, and the first rule that says no; None where each
+    lets it pass. Siblings whose rewards are equal or of different bases prefer nothing: they are left out.
+    """
+    made = {(pair.chosen_node, pair.rejected_node) for pair in build_pairs(tree, tree_hash, estimates, config)}
+    known = frozenset(tree.known or ()) if config.new else frozenset()
+    whole = {id(parent) for parent, _ in prompts(tree, estimates, config.unbroken)}
+    for parent, siblings in prompts(tree, estimates):
+        for one, other in combinations(siblings, 2):
+            if one[0].basis != other[0].basis or one[0].value == other[0].value:
+                continue
+            better, worse = ordered_by_reward(one, other)
+            rule = None
+            if (better[1].id, worse[1].id) not in made:
+                reached = id(parent) in whole
+                rule = _objection(better, worse, known, config) if reached else "whole branches"
+            yield pair_of(tree, tree_hash, parent, better, worse, config), rule
+
+
+def _objection(better: Rated, worse: Rated, known: frozenset[int], config: PairsConfig) -> str:
+    """The name of the rule that dropped a pair, as `RuleCounts` counts it."""
+    objections = (name for name, passes in rules_of(better, worse, known, config) if not passes)
+    return next(objections, "cap")

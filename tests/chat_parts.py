@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,17 +145,45 @@ def parsed(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
+def in_a_thread(opened: Callable[[], AbstractAsyncContextManager[Any]], listening: socket.socket) -> Iterator[str]:
+    """The address of the app that `opened` gives, served until the end by a loop in a thread."""
+    ready, servers = threading.Event(), list[uvicorn.Server]()
+
+    async def run() -> None:
+        async with opened() as app:
+            server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
+            server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
+            servers.append(server)
+            serving = asyncio.create_task(server.serve(sockets=[listening]))
+            while not server.started:
+                await asyncio.sleep(0.005)
+            ready.set()
+            await serving
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
+    thread.start()
+    assert ready.wait(30)
+    try:
+        yield url_of(listening)
+    finally:
+        servers[0].should_exit = True
+        thread.join(15)
+        listening.close()
+
+
+@contextmanager
 def chat(
     policy: Any, folder: Path | None = None, *, at_once: int = 2, rewriter: Any = None, choose: bool = False,
     retriever: Any = None, port: int = 0, profile: str = "transcript", doors: Any = None, **limits: Any,
 ) -> Iterator[Served]:  # fmt: skip
     """The service on `port`, or on a free one; its loop runs in a thread."""
-    retriever, ready, box = retriever or DictRetriever(), threading.Event(), {}
+    retriever, desks = retriever or DictRetriever(), list[Desk]()
     environment = make_environment(load_profile(profile), retriever, EpisodeConfig())
     config = ChatServiceConfig(**limits)
     listening = listen("127.0.0.1", port)
 
-    async def run() -> None:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Any]:
         gate = Gate(PolicyConfig(concurrency=at_once))
         async with Journal(folder / JOURNAL if folder else IN_MEMORY) as journal:
             store = TurnStore(folder)
@@ -162,35 +191,19 @@ def chat(
             files = ConversationFiles(folder, config) if config.files else None
             agent = ChatAgent(modes_of(environment), Model(policy, gate), second, journal, store, config.history, 0,
                               files=files)  # fmt: skip
-            desk = Desk(agent, config, at_once)
+            desks.append(desk := Desk(agent, config, at_once))
             access = Access(TOKEN, True, (*PAGE_FREE, *FREE), config.body_bytes, "steprag")
             service = ChatService(
                 desk, access, config, "double", "world", next(iter(agent.modes)), "test", config.examples
             )
             app = create_chat_app(service)
-            settings = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
-            box["server"], box["desk"] = uvicorn.Server(settings), desk
-            box["server"].install_signal_handlers = lambda: None
             async with doors(app, service) if doors else nullcontext():
-                serving = asyncio.create_task(box["server"].serve(sockets=[listening]))
-                while not box["server"].started:
-                    await asyncio.sleep(0.005)
-                ready.set()
-                await serving
+                yield app
             await desk.close()
             store.close()
 
-    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
-    thread.start()
-    assert ready.wait(30)
-    client = httpx2.Client(base_url=url_of(listening), headers=BEARER, timeout=30)
-    try:
-        yield Served(url_of(listening), client, policy, retriever, box["desk"])
-    finally:
-        client.close()
-        box["server"].should_exit = True
-        thread.join(15)
-        listening.close()
+    with in_a_thread(opened, listening) as url, httpx2.Client(base_url=url, headers=BEARER, timeout=30) as client:
+        yield Served(url, client, policy, retriever, desks[0])
 
 
 @contextmanager

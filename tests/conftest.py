@@ -22,7 +22,7 @@ from steprag.records.jsonl import write_records
 from steprag.types import Question
 from tests.fakes import QUESTION, WORLD, Endpoint, Start, chat_reply, options, serve
 from tests.grpo_parts import make_speaker
-from tests.indexing import small, write_corpus
+from tests.indexing import small, words_index, write_corpus
 from tests.levels import LEVEL, SEED
 from tests.models import make_encoder, make_llama
 from tests.training_parts import Capture, Refused, make_qwen2, pair_row, step_row, train, write, write_labels
@@ -101,6 +101,12 @@ def world_index(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("world")
     write_records(folder / "corpus.jsonl", [{"id": p.id, "title": p.title, "text": p.text} for p in WORLD])
     return build_index(str(folder / "corpus.jsonl"), folder / "index", small(encoder)).path
+
+
+@pytest.fixture(scope="session")
+def word_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same passages by their words: no weights are loaded."""
+    return words_index(tmp_path_factory.mktemp("words"), WORLD)
 
 
 @pytest.fixture(scope="session")

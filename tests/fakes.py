@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from typing import Any
 from benchmarks.peers.pairing import family
 from steprag.agent.environment import Environment
 from steprag.agent.rollout import episode_of, rollout
+from steprag.errors import RetrieverError
 from steprag.policy.protocols import Policy
-from steprag.types import Completion, Episode, Message, Passage, Sample, State, Usage
+from steprag.tree import Node, Tree
+from steprag.types import Completion, Episode, Message, Passage, Question, Sample, State, Usage
 
 WORLD = (
     Passage("0", "Tirana", "Tirana is the capital of Albania. It has 418,495 inhabitants."),
@@ -50,23 +53,46 @@ def answer(content: str, thought: str = "That is it.") -> str:
 
 @dataclass
 class DictRetriever:
-    """Ranks passages by shared words; ties by id. `searched` records every query."""
+    """Ranks passages by shared words; ties by id. `searched` records every query, of which the first `lasts` are
+    answered and all later ones fail with `error`.
+    """
 
     passages: tuple[Passage, ...] = WORLD
     searched: list[str] = field(default_factory=list)
     fingerprint: str = "world"
+    lasts: float = math.inf
+    error: Exception = RetrieverError("the index is gone")
 
     async def ready(self) -> None:
         return None
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         self.searched.append(query)
+        if len(self.searched) > self.lasts:
+            raise self.error
         words = set(query.lower().split())
         ranked = sorted(self.passages, key=lambda p: (-len(words & set(f"{p.title} {p.text}".lower().split())), p.id))
         return tuple(Passage(p.id, p.title, p.text, 1.0 / rank) for rank, p in enumerate(ranked[:top_k], 1))
 
     async def aclose(self) -> None:
         return None
+
+
+def retrieve(request: dict[str, Any]) -> tuple[int, object]:
+    """Search-R1's `POST /retrieve` over the passages of `WORLD`."""
+    found = [asyncio.run(DictRetriever().search(one, request["topk"])) for one in request["queries"]]
+    rows = [[{"document": {"id": p.id, "title": p.title, "text": p.text}, "score": p.score} for p in each]
+            for each in found]  # fmt: skip
+    return 200, {"result": rows}
+
+
+def rooted(question: Question, *nodes: Node, **named: Any) -> Tree:
+    """The finished tree of these nodes, each a step below its parent."""
+    depths: list[int] = []
+    for node in nodes:
+        depths.append(0 if node.parent is None else depths[node.parent] + 1)
+    placed = tuple(replace(node, depth=depth) for node, depth in zip(nodes, depths, strict=True))
+    return Tree(1, question, "done", Usage(), placed, **named)
 
 
 Script = Callable[[str, int], str]
@@ -101,17 +127,31 @@ def in_turn(*texts: str, then: Script = lambda prompt, draw: "") -> Script:
     return lambda prompt, draw: next(left, None) or then(prompt, draw)
 
 
+def one_search(asked: str, read: str, said: str) -> Script:
+    """A script: one search, what is read of it, and the answer."""
+
+    def script(prompt: str, draw: int) -> str:
+        if "<query>" not in prompt:
+            return query(asked)
+        return answer(said) if "<evidence>" in prompt else evidence(read)
+
+    return script
+
+
 @dataclass
 class ScriptedPolicy:
     """Answers from a script. Equal arguments give equal completions; `prompts` records what it saw, `asked` the actions
-    that were allowed.
+    that were allowed. `before` is called with the policy at each request.
     """
 
     script: Script = beginner
     prompts: list[tuple[Message, ...]] = field(default_factory=list)
     asked: list[tuple[str, ...]] = field(default_factory=list)
+    before: Callable[[ScriptedPolicy], object] | None = None
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        if self.before:
+            self.before(self)
         self.prompts.append(messages)
         self.asked.append(allowed)
         rng = random.Random(f"{seed}")

@@ -54,8 +54,11 @@ def _by_command(folder: Path, passages: Sequence[Passage], *options: str) -> Pat
     return folder / "index"
 
 
-def ask(path: str | Path, *queries: str, top_k: int = 3) -> list[tuple[Passage, ...]]:
-    return asyncio.run(indexes.commands.search.search_all(open_retriever(path), queries, top_k))
+def ask(
+    path: str | Path, *queries: str, top_k: int = 3, config: RetrieverConfig | None = None
+) -> list[tuple[Passage, ...]]:
+    """What the queries bring, all asked at once."""
+    return asyncio.run(indexes.commands.search.search_all(open_retriever(path, config), queries, top_k))
 
 
 def edit_manifest(folder: Path, *keys: str, value: object) -> None:

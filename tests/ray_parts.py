@@ -26,7 +26,7 @@ from steprag.batch.worklist import StageFactory, Work
 from steprag.engines.launch import free_port
 from steprag.tree import Failure, Tree
 from steprag.types import Question
-from tests.fakes import DictRetriever, Replying, listening
+from tests.fakes import DictRetriever, Replying, listening, retrieve
 
 needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="the extra `ray` is not installed: pip install -e '.[ray]'"
@@ -75,17 +75,13 @@ def _marked(process: psutil.Process, mark: Mapping[str, str]) -> bool:
 @contextmanager
 def retriever_service() -> Iterator[str]:
     """The address of a service that ranks the passages of `tests.fakes.WORLD`."""
-    world = DictRetriever()
 
     class Handler(Replying):
         def do_GET(self) -> None:
-            self.reply({"fingerprint": world.fingerprint, "mode": "dense"})
+            self.reply({"fingerprint": DictRetriever.fingerprint, "mode": "dense"})
 
         def do_POST(self) -> None:
-            request = json.loads(self.given())
-            found = asyncio.run(world.search(request["queries"][0], request["topk"]))
-            self.reply({"result": [[{"document": {"id": p.id, "title": p.title, "text": p.text}, "score": p.score}
-                                    for p in found]]})  # fmt: skip
+            self.reply(retrieve(json.loads(self.given()))[1])
 
     with listening(Handler) as address:
         yield address

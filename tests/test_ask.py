@@ -14,7 +14,7 @@ from apps.commands import main
 from inference.config import InferConfig, config_of
 from steprag.config.load import StageConfig, add_options, parse_arguments
 from steprag.engines.models import SHIPPED, shipped_adapters
-from tests.fakes import QUESTION, WORLD, answer, chat_reply, evidence, query, serve
+from tests.fakes import QUESTION, WORLD, answer, chat_reply, evidence, one_search, query, serve
 from tests.indexing import hybrid_index
 
 
@@ -29,20 +29,12 @@ def asked(url: str, *more: str, question: str = QUESTION) -> list[str]:
     return ["ask", question, "--base_url", url, "--model", "double", "--policy.engine", "openai", *more]
 
 
-def in_vain(prompt: str, draw: int) -> str:
-    """Searches for what no passage has, reads, and answers."""
-    del draw
-    if "<query>" not in prompt:
-        return query("zzyzx")
-    return answer("lek") if "<evidence>" in prompt else evidence("None")
-
-
 def test_a_query_that_finds_nothing_says_so_and_nothing_is_kept(
     sparse: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """So does a question that is searched first."""
     monkeypatch.chdir(tmp_path)
-    with serve(chat_reply(in_vain)) as endpoint:
+    with serve(chat_reply(one_search("zzyzx", "None", "lek"))) as endpoint:
         for asked_so_far in (3, 6):
             assert main(asked(endpoint.url, *sparse)) == 0
             assert len(endpoint.requests) == asked_so_far

@@ -1,4 +1,4 @@
-"""Baselines: each is a prompt profile and a grammar, played by the one agent. Their prompts word for word, and runs."""
+"""Baselines: each is a prompt profile and a grammar, played by the one agent. What their prompts show, and runs."""
 
 from __future__ import annotations
 
@@ -39,15 +39,6 @@ def test_the_one_shot_rag_prompt_holds_what_the_question_found() -> None:
     assert shelf.searched == [QUESTION], "the question is searched, and the model is not asked for a query"
     assert (episode.usage.calls, len(episode.state.steps)) == (1, 1)
     assert [[passage.id for passage in found] for found in episode.retrieved] == [["1", "0"]]
-    assert shown(policy.prompts[0]) == [
-        ("system", "Answer the question from the passages with a short phrase: a name, a date, a number, yes or no. "
-                   "Write it between <answer> and </answer>, and nothing else."),
-        ("user", f"Question: {QUESTION}\n"
-                 "Passages:\n"
-                 "Albania: Albania is a country in Europe. Prices in Albania are quoted in the lek.\n"
-                 "Tirana: Tirana is the capital of Albania. It has 418,495 inhabitants.\n"
-                 "Answer now."),
-    ]  # fmt: skip
 
 
 def test_a_passage_without_a_title_is_its_text_alone() -> None:
@@ -61,20 +52,9 @@ def test_the_ircot_prompt_keeps_every_passage_where_it_was_first_found() -> None
     episode, policy, shelf = played("ircot", *sentences, SAID, depth=3)
     assert shelf.searched == [QUESTION, "Tirana is the capital of Albania.", "Albania prices in Albania"]
     assert episode.prediction == "lek"
-    assert shown(policy.prompts[2]) == [
-        ("system", "Work out the answer one sentence at a time, from the passages. Write each sentence between "
-                   "<reason> and </reason>: it is searched, and new passages may follow. As soon as the answer is "
-                   "clear, write \"So the answer is\" and a short answer between <answer> and </answer>."),
-        ("user", f"Question: {QUESTION}\n"
-                 "Passages:\n"
-                 "Albania: Albania is a country in Europe. Prices in Albania are quoted in the lek.\n"
-                 "Tirana: Tirana is the capital of Albania. It has 418,495 inhabitants.\n"
-                 "<reason> Tirana is the capital of Albania. </reason>\n"
-                 "Passages:\n"
-                 "Lima: Lima is the capital of Peru.\n"
-                 "<reason> Albania prices in Albania </reason>\n"
-                 "Answer now."),
-    ]  # fmt: skip
+    assert policy.prompts[2][1]["content"].endswith(
+        f"\n{sentences[0]}\nPassages:\nLima: Lima is the capital of Peru.\n{sentences[1]}\nAnswer now."
+    ), "what was found before stands above"
     assert policy.prompts[1][1]["content"].endswith("\nWrite the next sentence, or answer.")
 
 

@@ -8,7 +8,6 @@ import asyncio
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,9 +26,7 @@ from tests.fakes import (
     Endpoint,
     ScriptedPolicy,
     answer,
-    chat_reply,
     options,
-    serve,
 )
 
 
@@ -92,12 +89,6 @@ def test_the_critics_word_stands_against_the_vote() -> None:
     assert isinstance(judged, Prediction)
     assert (voted.prediction, judged.prediction) == ("lek", "sol")
     assert voted.answers == judged.answers
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with serve(chat_reply()) as running:
-        yield running
 
 
 def command(endpoint: Endpoint, index: Path, out: Path, *more: str) -> list[str]:

@@ -27,7 +27,6 @@ from steprag.agent.retriever import SourceChoice
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.config.sections import EpisodeConfig, PolicyConfig
-from steprag.errors import RetrieverError
 from steprag.policy.gate import Gate
 from steprag.policy.open import Model
 from steprag.records.jsonl import read_records, write_records
@@ -444,18 +443,13 @@ def test_who_comes_back_and_leaves_again_has_the_whole_time() -> None:
 
 
 def test_looking_at_a_turn_searches_nothing(tmp_path: Path) -> None:
-    class Failing(DictRetriever):
-        async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
-            self.searched.append(query)
-            raise RetrieverError("the index is down")
-
     policy = working(hold=True)
     with chat(policy, tmp_path, profile="rag", at_once=1) as served:
         first, second = served.ask(), served.ask("Never begun?")
         for turn in (second, first):
             served.client.delete(f"/api/turns/{turn}")
             served.events(turn)
-    with chat(policy, tmp_path, profile="rag", retriever=Failing()) as served:
+    with chat(policy, tmp_path, profile="rag", retriever=DictRetriever(lasts=0)) as served:
         for turn in (first, second):
             assert served.events(turn)[-1]["type"] == "turn.cancelled"
         assert served.retriever.searched == []

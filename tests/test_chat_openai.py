@@ -504,10 +504,11 @@ def completed(served: Served, text: str, **more: Any) -> dict[str, Any]:
     return reply.json()
 
 
-def test_titles_tags_and_follow_ups_cost_no_turn_and_no_call() -> None:
+@pytest.mark.parametrize("task", [TITLE, TITLE.replace("USER: Which currency?", f"USER: {DOCUMENTS}")])
+def test_titles_tags_and_follow_ups_cost_no_turn_and_no_call(task: str) -> None:
     with chat(working()) as served:
-        whole = completed(served, TITLE, stream=False, max_tokens=1000, tools=[])
-        body = {"model": "agent", "messages": [{"role": "user", "content": TITLE}], "stream": True}
+        whole = completed(served, task, stream=False, max_tokens=1000, tools=[])
+        body = {"model": "agent", "messages": [{"role": "user", "content": task}], "stream": True}
         with served.client.stream("POST", "/v1/chat/completions", json=body) as reply:
             lines = [line for line in reply.iter_lines() if line]
         assert served.client.get("/api/conversations").json()["conversations"] == []
@@ -521,19 +522,13 @@ def test_titles_tags_and_follow_ups_cost_no_turn_and_no_call() -> None:
     ("### Task: which currency has Albania?", None), ("### Task:\nWhich? As JSON, please.", None),
     ("### Task:\nName what </context> closes.", None), ("### Task:\nWhat is <context></context>", None),
     (f"### Task:\nAnswer.\n<context>{TITLE}</context>\n<user_query>\nWhich?\n</user_query>", "Which?"),
+    (DOCUMENTS, "Which currency?"),
 ])  # fmt: skip
-def test_a_task_of_a_person_s_own_is_a_question(text: str, asked: str | None) -> None:
+def test_a_question_is_found_in_tasks_of_a_person_s_own_and_behind_documents(text: str, asked: str | None) -> None:
     with chat(working()) as served:
         assert completed(served, text)["choices"][0]["message"]["content"] == "lek"
         (row,) = served.client.get("/api/conversations").json()["conversations"]
     assert row["title"] == " ".join((asked or text).split())
-
-
-def test_a_task_about_a_history_with_documents_is_a_task() -> None:
-    with chat(working()) as served:
-        about = TITLE.replace("USER: Which currency?", f"USER: {DOCUMENTS}")
-        assert completed(served, about)["choices"][0]["message"]["content"] == "{}"
-    assert served.policy.asked == 0
 
 
 @pytest.mark.parametrize("said", [
@@ -548,13 +543,6 @@ def test_thoughts_of_earlier_answers_are_no_history(said: Any) -> None:
     body = CompletionBody.model_validate({"model": "agent", "messages": messages})
     ((asked, answered),) = body.exchanges(10)
     assert (asked, answered.strip()) == ("Whose capital is Tirana?", "Albania.")
-
-
-def test_documents_before_a_question_leave_the_question() -> None:
-    with chat(working()) as served:
-        assert completed(served, DOCUMENTS)["choices"][0]["message"]["content"] == "lek"
-        rows = served.client.get("/api/conversations").json()["conversations"]
-    assert [row["title"] for row in rows] == ["Which currency?"]
 
 
 def test_tools_that_a_client_offers_are_ignored_and_said_to_be() -> None:

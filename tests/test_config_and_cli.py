@@ -297,18 +297,6 @@ def test_every_command_explains_itself_and_the_core_loads_without_an_engine() ->
     assert ended.stdout.count("usage: steprag") == len(COMMANDS)
 
 
-def test_usage_errors_exit_with_2_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["genrate"]) == 2
-    assert main(["generate", "--questions", "nowhere.jsonl", "--index", "x", "--out", "y"]) == 2
-    assert main(["pairs", "--trees", "x", "--pairs.margn", "1"]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3
-    assert "unknown command 'genrate'" in lines[0]
-    assert "question file not found: nowhere.jsonl" in lines[1]
-    assert "did you mean '--pairs.margin'" in lines[2]
-    assert main(["--help"]) == 0
-
-
 @pytest.mark.parametrize(("typed", "said"), [
     ("generat --limit 3", "unknown command 'generat'; did you mean 'generate'?"),
     ("index buidl", "unknown command 'index buidl'; did you mean 'index build'?"),
@@ -324,10 +312,13 @@ def test_usage_errors_exit_with_2_and_one_line(capsys: pytest.CaptureFixture[str
     ("infer --config demo --questions nowhere.jsonl --index x", "question file not found: nowhere.jsonl"),
     ("train --config demo --pairs x --out y", "several recipes have that name"),
     ("trees replay --config demo --trees nowhere --out y", "nowhere"),
+    ("pairs --trees x --pairs.margn 1", "did you mean '--pairs.margin'"),
 ])  # fmt: skip
 def test_what_is_nearly_right_is_taken_or_named(typed: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(typed.split()) == 2
-    assert said in capsys.readouterr().err
+    lines = capsys.readouterr().err.splitlines()
+    assert said in lines[-1]
+    assert len(lines) == 1 or "--config" in typed, "a recipe may have things to tell first"
 
 
 def test_a_missing_option_is_said_below_a_short_usage(capsys: pytest.CaptureFixture[str]) -> None:

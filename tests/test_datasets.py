@@ -34,25 +34,19 @@ from steprag.types import Prediction, Question, State
 from tests.fakes import (
     BY_ROLLOUTS,
     QUESTION,
-    WORLD,
     Endpoint,
     answer,
     chat_reply,
     evidence,
+    in_turn,
     listening,
     options,
     query,
     serve,
 )
-from tests.indexing import words_index
 
 DRUGS = {"A": "Citalopram", "B": "Lithium", "C": "Propranolol"}
 CHOOSE = "Which drug is a salt?\n- Citalopram\n- Lithium\n- Propranolol"
-
-
-@pytest.fixture(scope="module")
-def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return words_index(tmp_path_factory.mktemp("words"), WORLD)
 
 
 @pytest.fixture
@@ -102,18 +96,18 @@ def named(endpoint: Endpoint, name: str, index: Path, out: Path) -> list[str]:
 
 @pytest.mark.usefixtures("cache")
 def test_a_named_set_comes_from_the_hub_and_is_kept(
-    lek: Endpoint, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lek: Endpoint, word_index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = {"id": "dev_0", "question": QUESTION, "golden_answers": ["lek"], "metadata": {}}
     with hub({"hotpotqa/dev.jsonl": json.dumps(row).encode(), "hotpotqa/train.jsonl": b"{}"}) as address:
         at(address, monkeypatch)
-        assert main(["infer", *named(lek, "hotpotqa", index, tmp_path / "first")]) == 0
-        assert main(["infer", *named(lek, "nq", index, tmp_path / "gone")]) == 2
+        assert main(["infer", *named(lek, "hotpotqa", word_index, tmp_path / "first")]) == 0
+        assert main(["infer", *named(lek, "nq", word_index, tmp_path / "gone")]) == 2
     assert [one.id for one in read_records(tmp_path / "first/predictions.jsonl", Prediction)] == ["hotpotqa/dev_0"]
     assert "nq/test.jsonl of RUC-NLPIR/FlashRAG_datasets: not on this machine" in capsys.readouterr().err
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert main(["infer", *named(lek, "hotpotqa", index, tmp_path / "again")]) == 0
-    assert main(["infer", *named(lek, "musique", index, tmp_path / "other")]) == 2
+    assert main(["infer", *named(lek, "hotpotqa", word_index, tmp_path / "again")]) == 0
+    assert main(["infer", *named(lek, "musique", word_index, tmp_path / "other")]) == 2
     assert "give --data_dir with musique/SPLIT.jsonl in it, or --questions FILE" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()
 
@@ -190,11 +184,11 @@ def test_a_sample_is_drawn_by_the_seed_and_stays_in_order() -> None:
 
 
 def test_a_sample_is_what_the_run_answers_and_is(
-    lek: Endpoint, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lek: Endpoint, word_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     questions = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(30)]
     write_records(tmp_path / "q.jsonl", questions)
-    run = ["infer", *options(lek, tmp_path / "q.jsonl", index, tmp_path / "run", "--sample", "5", "--seed", "3")]
+    run = ["infer", *options(lek, tmp_path / "q.jsonl", word_index, tmp_path / "run", "--sample", "5", "--seed", "3")]
     assert main(run) == 0
     answered = [one.id for one in read_records(tmp_path / "run/predictions.jsonl", Prediction)]
     assert answered == [one.id for one in sampled(questions, 5, 3)]
@@ -202,7 +196,7 @@ def test_a_sample_is_what_the_run_answers_and_is(
     assert main([*run, "--sample", "6"]) == 2
     assert "sample = 5, and is now asked for 6" in capsys.readouterr().err
     few = ("--sample", "5", "--seed", "3", "--limit", "2")
-    assert main(["infer", *options(lek, tmp_path / "q.jsonl", index, tmp_path / "few", *few)]) == 0
+    assert main(["infer", *options(lek, tmp_path / "q.jsonl", word_index, tmp_path / "few", *few)]) == 0
     assert [one.id for one in read_records(tmp_path / "few/predictions.jsonl", Prediction)] == answered[:2]
 
 
@@ -335,6 +329,11 @@ LETTERS, COLUMNS_OF = dict(zip("ABCD", ROCKS, strict=True)), dict(zip(("opa", "o
     ([{"answers": [{"text": "a", "label": 0}, {"text": "b", "label": 1}]}], ["b"], ""),  # MultiRC
     ([{"answer": "flint", "options": LETTERS, "answer_idx": "B"}], ["flint"], ""),  # MedQA
     ([{"answer": "B", "options": ROCKS, "article": "Of rocks."}], ["flint"], "columns not read: article"),  # RACE
+    ([{"options": "A. chalk\nB. flint", "answer": "B"}], ["flint"], ""),
+    ([{"question": "Which?\n(A) chalk\n(B) flint", "answer": "(B)"}], ["flint"], ""),
+    ([{"answers": [{"answer": rock, "correct": str(rock == "flint")} for rock in ROCKS]}], ["flint"], ""),  # MCScript
+    ([{"answer": "3 + 4 = 7\n#### 7"}], ["7"], ""),  # GSM8K
+    ([{"answer": "z", "is_correct": False}], ["z"], "columns not read: is_correct"),
     ([{"answer": "z", "label": 1, "option": "x", "weight": 2}], ["z"], "columns not read: label, option, weight (3,"),
     ([{"choices": ROCKS, "answer": "Flint."}, {"choices": ROCKS, "answer": "lek"}], ["flint", None],
      "whose golden answer is none of their choices: 'lek'"),
@@ -638,25 +637,12 @@ def test_a_prompt_shows_the_choices_below_the_question(profile: str) -> None:
     assert prompt.partition(CHOOSE)[2][:1] in ("", "\n")
 
 
-def test_choices_reach_the_agent_and_the_scores(index: Path, tmp_path: Path) -> None:
-    names = list(DRUGS.values())
-    rows = [Question(f"m{i}", f"Drug {i}?", (names[i],), {"choices": DRUGS}) for i in range(3)]
-    write_records(tmp_path / "q.jsonl", rows)
-    with serve(chat_reply(lambda prompt, draw: "<answer> lithium </answer>")) as endpoint:
-        run = ["--prompt.profile", "direct"]
-        assert main(["infer", *options(endpoint, tmp_path / "q.jsonl", index, tmp_path / "run", *run)]) == 0
-    asked = {request["messages"][-1]["content"] for request in endpoint.requests}
-    assert asked == {f"Question: Drug {i}?\n- Citalopram\n- Lithium\n- Propranolol" for i in range(3)}
-    scores = json.loads((tmp_path / "run/metrics.json").read_text())
-    assert scores["em"] == pytest.approx(1 / 3)
-
-
-def test_search_and_pairs_ask_with_choices_and_leakage_finds_them(index: Path, tmp_path: Path) -> None:
+def test_search_and_pairs_ask_with_choices_and_leakage_finds_them(word_index: Path, tmp_path: Path) -> None:
     money = {"choices": {"A": "sol", "B": "lek"}}
     write_records(tmp_path / "q.jsonl", [Question(f"m{i}", f"{QUESTION} ({i})", ("lek",), money) for i in range(6)])
     trees, asked = tmp_path / "trees", {f"Question: {QUESTION} ({i})\n- sol\n- lek\n" for i in range(6)}
     with serve(chat_reply()) as endpoint:
-        run = options(endpoint, tmp_path / "q.jsonl", index, trees, "--search.rollouts", "5")
+        run = options(endpoint, tmp_path / "q.jsonl", word_index, trees, "--search.rollouts", "5")
         assert main(["generate", *run]) == 0
     assert main(["pairs", "--trees", str(trees), "--pairs.margin", "0.01", *BY_ROLLOUTS]) == 0
     pairs = list(read_records(trees / "pairs/pairs.train.jsonl", Pair))
@@ -694,12 +680,12 @@ def paired(folder: Path, *trees: Path) -> dict[str, Any]:
     return json.loads((folder / "report.json").read_text())
 
 
-def test_data_sets_with_equal_ids_make_one_pairs_folder_with_their_licences(index: Path, tmp_path: Path) -> None:
+def test_data_sets_with_equal_ids_make_one_pairs_folder_with_their_licences(word_index: Path, tmp_path: Path) -> None:
     files = [
         flashrag(tmp_path, name, "train", *(f"{QUESTION} ({name} {i})" for i in range(4)))
         for name in ("hotpotqa", "2wikimultihopqa")
     ]
-    runs = [searched(file, index, tmp_path / f"run{i}") for i, file in enumerate(files)]
+    runs = [searched(file, word_index, tmp_path / f"run{i}") for i, file in enumerate(files)]
     report = paired(tmp_path / "pairs", *runs)
     there = {(one.id, one.dataset) for one in read_records(tmp_path / "pairs/questions.jsonl", Question)}
     assert there == {(f"{name}/train_{i}", name) for name in ("hotpotqa", "2wikimultihopqa") for i in range(4)}
@@ -707,9 +693,9 @@ def test_data_sets_with_equal_ids_make_one_pairs_folder_with_their_licences(inde
     assert "2wikimultihopqa Apache-2.0; hotpotqa CC BY-SA 4.0" in (tmp_path / "pairs/README.md").read_text()
 
 
-def test_leakage_tells_data_sets_with_equal_ids_apart_and_knows_popqa(index: Path, tmp_path: Path) -> None:
+def test_leakage_tells_data_sets_with_equal_ids_apart_and_knows_popqa(word_index: Path, tmp_path: Path) -> None:
     popqa = flashrag(tmp_path, "popqa", "test", *(f"{QUESTION} ({i})" for i in range(4)), prop="currency")
-    paired(tmp_path / "pairs", searched(popqa, index, tmp_path / "run"))
+    paired(tmp_path / "pairs", searched(popqa, word_index, tmp_path / "run"))
     others = flashrag(tmp_path, "bamboogle", "test", "What is the largest lake of Peru?")
     unnamed = tmp_path / "questions.jsonl"
     unnamed.write_bytes(others.read_bytes())
@@ -723,15 +709,15 @@ def test_leakage_tells_data_sets_with_equal_ids_apart_and_knows_popqa(index: Pat
     assert kinds >= {"id", "text"}
 
 
-def test_one_marked_passage_of_popqa_is_enough(index: Path, tmp_path: Path) -> None:
+def test_one_marked_passage_of_popqa_is_enough(word_index: Path, tmp_path: Path) -> None:
     """Both data sets mark two passages, of which the episodes find one."""
-    script = iter([query("capital Tirana"), evidence("Tirana"), answer("lek")] * 2)
+    script = in_turn(*[query("capital Tirana"), evidence("Tirana"), answer("lek")] * 2)
     marks = {"supporting_titles": ["Tirana", "Durrës"]}
     recalls = {}
-    with serve(chat_reply(lambda prompt, draw: next(script))) as endpoint:
+    with serve(chat_reply(script)) as endpoint:
         for name in ("popqa", "bamboogle"):
             flashrag(tmp_path, name, "test", QUESTION, **marks)
-            argv = ["--dataset_name", name, "--data_dir", str(tmp_path), *options(endpoint, Path(), index,
+            argv = ["--dataset_name", name, "--data_dir", str(tmp_path), *options(endpoint, Path(), word_index,
                     tmp_path / f"run-{name}")[2:]]  # fmt: skip
             assert main(["infer", *argv]) == 0
             recalls[name] = json.loads((tmp_path / f"run-{name}/metrics.json").read_text())["gold_recall"]
@@ -760,27 +746,27 @@ def test_the_data_set_names_ids_that_are_unique_in_one_file_only(
 
 
 def test_a_file_of_any_name_gets_its_data_set_by_option(
-    lek: Endpoint, index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lek: Endpoint, word_index: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = flashrag(tmp_path, "x", "test", QUESTION).rename(tmp_path / "mine.jsonl")
-    run = ["infer", *options(lek, file, index, tmp_path / "run")]
+    run = ["infer", *options(lek, file, word_index, tmp_path / "run")]
     assert main([*run, "--dataset_name", "mine"]) == 0
     (one,) = read_records(tmp_path / "run/predictions.jsonl", Prediction)
     assert (one.id, one.dataset) == ("mine/test_0", "mine")
     capsys.readouterr()
     assert main(run) == 2, "as a run that was begun when ids were not named"
     assert "datasets = ['mine'], and is now asked for None" in capsys.readouterr().err
-    trees = searched(file, index, tmp_path / "trees", "--dataset_name", "mine")
+    trees = searched(file, word_index, tmp_path / "trees", "--dataset_name", "mine")
     assert [tree.question.id for tree in read_records(trees / "trees.jsonl", Tree)] == ["mine/test_0"]
-    assert main(["infer", "--index", str(index), "--out", str(tmp_path / "none")]) == 2
+    assert main(["infer", "--index", str(word_index), "--out", str(tmp_path / "none")]) == 2
     assert "no questions: give --dataset_name NAME, or --questions FILE" in capsys.readouterr().err
 
 
-def test_a_later_round_knows_the_trees_of_a_run_whose_ids_had_no_data_set(index: Path, tmp_path: Path) -> None:
+def test_a_later_round_knows_the_trees_of_a_run_whose_ids_had_no_data_set(word_index: Path, tmp_path: Path) -> None:
     asked = [f"{QUESTION} ({i})" for i in range(3)]
     file = flashrag(tmp_path, "x", "test", *asked).rename(tmp_path / "mine.jsonl")
-    before = searched(file, index, tmp_path / "first")
-    after = searched(file, index, tmp_path / "second", "--dataset_name", "mine", "--after", str(before))
+    before = searched(file, word_index, tmp_path / "first")
+    after = searched(file, word_index, tmp_path / "second", "--dataset_name", "mine", "--after", str(before))
     trees = list(read_records(after / "trees.jsonl", Tree))
     assert [tree.question.id for tree in trees] == ["mine/test_0", "mine/test_1", "mine/test_2"]
     assert any(tree.known for tree in trees)
@@ -835,7 +821,7 @@ def test_questions_of_atlas_in_medqas_form_are_made_of_its_own_and_have_one_righ
 
 @pytest.mark.parametrize("profile", ["transcript", "stack"])
 def test_both_agents_answer_in_medqas_form_with_every_question_in_the_denominator(
-    profile: str, index: Path, tmp_path: Path
+    profile: str, word_index: Path, tmp_path: Path
 ) -> None:
     """One of four is right, one wrong, one breaks the grammar and of one the endpoint fails."""
     head = "So the answer is " if profile == "transcript" else ""
@@ -856,7 +842,7 @@ def test_both_agents_answer_in_medqas_form_with_every_question_in_the_denominato
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = tmp_path / "run"
     with serve(reply) as endpoint:
-        argv = options(endpoint, tmp_path / "q.jsonl", index, run, "--dataset_name", "medqa")
+        argv = options(endpoint, tmp_path / "q.jsonl", word_index, run, "--dataset_name", "medqa")
         assert main(["infer", *argv, "--prompt.profile", profile, "--policy.retries", "0"]) == 3
         judge = ["--judge.base_url", endpoint.url, "--judge.model", "double", "--judge.engine", "openai"]
         assert main(["judge", "--predictions", str(run), *judge]) == 0

@@ -67,6 +67,14 @@ def test_words_are_few() -> None:
     assert sum(len(page.read_text(encoding="utf-8").split()) for page in pages) <= WORDS
 
 
+def test_the_main_path_is_short() -> None:
+    start = (ROOT / "docs/map.md").read_text("utf-8").split("\n## ")[1]
+    files = re.findall(r"^\| `(\S+)`", start, re.MULTILINE)
+    lines = sum(len((ROOT / file).read_text("utf-8").splitlines()) for file in files)
+    assert 10 <= len(files) <= 14
+    assert lines <= 1_600
+
+
 @pytest.mark.parametrize("page", [*PAGES, *FIGURES], ids=lambda page: page.name)
 def test_links_and_files_are_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, RetrieverError
 from steprag.types import Passage
 from tests.fakes import Replying, listening
+from tests.indexing import ask
 
 TEXT = {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
 INDEX = {
@@ -57,14 +57,7 @@ def elastic(answer: Callable[[], tuple[int, Any]], info: Any = INDEX) -> Iterato
 
 
 def searched(url: str, query: str, config: RetrieverConfig | None = None) -> tuple[Passage, ...]:
-    async def search() -> tuple[Passage, ...]:
-        retriever = open_retriever(url, config)
-        try:
-            return await retriever.search(query, 3)
-        finally:
-            await retriever.aclose()
-
-    return asyncio.run(search())
+    return ask(url, query, config=config)[0]
 
 
 def test_a_query_is_one_search_over_the_fields(monkeypatch: pytest.MonkeyPatch) -> None:

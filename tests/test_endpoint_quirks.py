@@ -24,10 +24,8 @@ from steprag.policy.requests import OutputFormat, request_body
 from steprag.policy.streams import Events
 from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import read_manifest
-from steprag.tree import Failure
 from steprag.types import Message, Prediction, Question, Sample, State, Usage
-from tests.fakes import QUESTION, WORLD, Endpoint, answer, options, serve
-from tests.indexing import words_index
+from tests.fakes import QUESTION, Endpoint, answer, options, serve
 
 TEXT = answer("lek")
 Reply = Callable[[dict[str, Any]], tuple[int, object]]
@@ -610,11 +608,6 @@ def questions(tmp_path: Path) -> Path:
     return tmp_path / "q.jsonl"
 
 
-@pytest.fixture(scope="module")
-def word_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return words_index(tmp_path_factory.mktemp("words"), WORLD)
-
-
 Run = Callable[..., tuple[int, str]]
 
 
@@ -694,14 +687,6 @@ def test_it_is_said_early_too(run: Run) -> None:
     _, told = run("generate", said("I do not know."), "--search.preset", "reasonrag", "--search.children", "8",
                   "--reward.name", "spre")  # fmt: skip
     assert told.count("24 of 24 completions were refused") == 2
-
-
-def test_what_a_filter_took_is_a_failed_question_and_no_wrong_answer(run: Run, tmp_path: Path) -> None:
-    code, _ = run("infer", lambda request: (200, said("", "content_filter") if "(1)" in str(request) else said(TEXT)))
-    assert code == 3
-    (failure,) = read_records(tmp_path / "infer/failures.jsonl", Failure)
-    assert (failure.id, failure.reason) == ("q1", "ContentFiltered")
-    assert json.loads((tmp_path / "infer/metrics.json").read_text())["em"] == 1.0
 
 
 def test_what_was_learnt_stands_in_the_manifest_and_reasoning_in_the_journal(run: Run, tmp_path: Path) -> None:

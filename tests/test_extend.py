@@ -271,6 +271,8 @@ SAID = [{"role": "user", "content": "Add"}, {"role": "assistant", "content": "5"
     ("solution.yaml", {"text": "Add: 5"}, "neither instruction and output nor messages"),
     ("solution.yaml", {"messages": [*SAID, *SAID[1:]]}, "question and reply do not take turns"),
     ("solution.yaml", {"messages": [*SAID[:1], {"role": "tool", "content": "5"}]}, "a turn is a tool's, or no text"),
+    ("solution.yaml", {"instruction": "Add", "output": ["5", "6"]}, "2 replies, of which nothing says which one"),
+    ("direct", {"instruction": "Add", "output": ["5"]}, ["<answer> 5 </answer>"]),
     ("solution.yaml", [1], "no object"),
 ])  # fmt: skip
 def test_instruction_data_become_steps_of_any_grammar(
@@ -295,18 +297,19 @@ def test_what_instruction_data_leave_out_is_said_once_and_stands_in_the_manifest
 ) -> None:
     rows = [
         {"system_prompt": "Be brief.", "question": "Add", "response": "5", "tools": "[]"},  # OpenOrca
-        {"messages": [*SAID[:1], {**SAID[1], "weight": 0}, *SAID], "tools": [{"name": "x"}]},
+        {"messages": [*SAID[:1], {**SAID[1], "weight": 0}, *SAID], "tools": [{"name": "x"}], "id": 7, "source": "web"},
+        {"messages": [SAID[0], {**SAID[1], "ignore": True}], "is_safe": False},
         {"text": "Add"},
     ]
     (parts / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
     given = "pairs instruct rows.jsonl --prompt.profile direct --out made --validation 0 --card.plots false"
     assert main(given.split()) == 0
     said = capsys.readouterr().err
-    assert said.count("left out: columns not read: tools (rows.jsonl:2)\n") == 1
+    assert said.count("left out: columns not read: is_safe, messages.ignore, tools (3, first at rows.jsonl:2)\n") == 1
     assert "; 1 replies marked as context, which is not learned; in refused.jsonl: 1 neither instruction" in said
     assert [(one["kind"][:7], one["place"], one["count"]) for one in read_manifest(parts / "made")["left_out"]] == [
-        ("columns", "rows.jsonl:2", 1), ("neither", "rows.jsonl:3", 1)]  # fmt: skip
-    first, second = read_records(parts / "made/sft.train.jsonl", Trajectory)
+        ("columns", "rows.jsonl:2", 3), ("neither", "rows.jsonl:4", 1)]  # fmt: skip
+    first, second, _ = read_records(parts / "made/sft.train.jsonl", Trajectory)
     assert "Be brief." in first.prompt[0]["content"]
     assert len(second.prompt) == len(first.prompt) + 2, "what is context stands before the prompt"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.metadata
 import json
 import os
@@ -15,7 +14,7 @@ import zipfile
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -23,7 +22,7 @@ from apps.commands import main
 from steprag.extras import EXTRAS, extra_of
 from steprag.records.jsonl import write_records
 from steprag.types import Question
-from tests.fakes import BY_ROLLOUTS, QUESTION, DictRetriever, chat_reply, serve
+from tests.fakes import BY_ROLLOUTS, QUESTION, chat_reply, retrieve, serve
 from tests.test_house import PACKAGES, ROOT, imported, modules
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -78,15 +77,6 @@ def without_extras(commands: list[list[str]]) -> list[Ended]:
     ended = run(sys.executable, "-c", WITHOUT_EXTRAS, json.dumps(commands))
     assert ended.returncode == 0, ended.stderr
     return [Ended(*each) for each in json.loads(ended.stdout)]
-
-
-def retrieve(request: dict[str, Any]) -> tuple[int, object]:
-    """Search-R1's `POST /retrieve` over the passages of `tests.fakes`."""
-    found = [asyncio.run(DictRetriever().search(query, request["topk"])) for query in request["queries"]]
-    result = [
-        [{"document": {"id": p.id, "contents": f'"{p.title}"\n{p.text}'}, "score": p.score} for p in ps] for ps in found
-    ]
-    return 200, {"result": result}
 
 
 def check_the_stages(steprag: Steprag, out: Path) -> None:

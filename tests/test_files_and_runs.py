@@ -56,11 +56,6 @@ def test_bad_questions_are_named_with_their_line(tmp_path: Path, text: str, mess
     assert caught.value.exit_code == 2
 
 
-def test_blank_golden_answers_are_left_out(tmp_path: Path) -> None:
-    write_records(tmp_path / "q.jsonl", [Question("1", "Which?", ("", "Paris", " "))])
-    assert read_questions(tmp_path / "q.jsonl")[0].golden_answers == ("Paris",)
-
-
 def test_ids_are_unique_as_they_are_called_in_the_end(tmp_path: Path) -> None:
     """FlashRAG's ids are unique within one file: two files put together are fine where each row names its data set."""
     rows = [Question("train_0", "Which?", ("a",), dataset=name) for name in ("nq", "hotpotqa")]

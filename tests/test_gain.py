@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,8 @@ from steprag.records.jsonl import from_dict, read_records, to_dict, write_record
 from steprag.records.training_rows import Pair
 from steprag.scores.gold import Fact, facts_of
 from steprag.tree import Belief, Node, Tree
-from steprag.types import Found, Message, Question, Usage
+from steprag.types import Found, Message, Question
+from tests.fakes import rooted
 
 PROMPT = (Message(role="user", content="u"),)
 CURRENCY = Question("q", "Which currency is used there?", ("lek",))
@@ -36,18 +38,13 @@ OLDER = Question("c", "Which is older, Peru or Chile?", ("Peru",), {"supporting_
 
 def step(identity: int, parent: int | None, action: str | None, logp: float | None = None, **more: object) -> Node:
     belief = None if logp is None else Belief("lek", logp, 3)
-    depth = 0 if parent is None else 1
     values = {"text": f"t {identity}", "content": f"c {identity}", "belief": belief, "messages": PROMPT, "visits": 1}
-    return Node(id=identity, parent=parent, depth=depth, action=action, **{**values, **more})
+    return Node(id=identity, parent=parent, depth=0, action=action, **{**values, **more})
 
 
 def said(identity: int, f1: float, content: str = "", parent: int = 0) -> Node:
     content = content or f"c {identity}"
     return step(identity, parent, "answer", None, prediction_f1=f1, terminal=True, messages=None, content=content)
-
-
-def fan(question: Question, root: Node, *below: Node) -> Tree:
-    return Tree(1, question, "done", Usage(), (root, *below))
 
 
 def gain(tree: Tree) -> Rewards:
@@ -60,14 +57,14 @@ def preferred(tree: Tree) -> set[tuple[int, int]]:
 
 
 def test_two_nats_make_a_pair_and_less_makes_none() -> None:
-    tree = fan(CURRENCY, step(0, None, None, -9), step(1, 0, "query", -4), step(2, 0, "query", -6.01),
+    tree = rooted(CURRENCY, step(0, None, None, -9), step(1, 0, "query", -4), step(2, 0, "query", -6.01),
                step(3, 0, "query", -5), step(4, 0, "query", None, failure="empty", terminal=True))  # fmt: skip
     assert preferred(tree) == {(1, 2)}
     assert PairsConfig().margin == CLEAR / NATS
 
 
 def test_below_the_floor_beliefs_do_not_differ() -> None:
-    tree = fan(CURRENCY, step(0, None, None, -30), step(1, 0, "query", -14), step(2, 0, "query", -40))
+    tree = rooted(CURRENCY, step(0, None, None, -30), step(1, 0, "query", -14), step(2, 0, "query", -40))
     assert preferred(tree) == set()
     assert floored(Belief("a", -40, 1)) == FLOOR
     assert not gains(Belief("a", -14, 1), Belief("a", -30, 1))
@@ -83,13 +80,13 @@ def test_below_the_floor_beliefs_do_not_differ() -> None:
 def test_search_or_answer_goes_by_what_the_search_adds(
     before: float, query: float, f1: float, better: set[tuple[int, int]]
 ) -> None:
-    assert preferred(fan(CURRENCY, step(0, None, None, before), step(1, 0, "query", query), said(2, f1))) == better
+    assert preferred(rooted(CURRENCY, step(0, None, None, before), step(1, 0, "query", query), said(2, f1))) == better
 
 
 def test_of_two_answers_the_right_one_wins_where_the_state_believes_in_it() -> None:
-    assert preferred(fan(CURRENCY, step(0, None, None, -1), said(1, 0.0), said(2, 1.0), said(3, 0.5))) == {
+    assert preferred(rooted(CURRENCY, step(0, None, None, -1), said(1, 0.0), said(2, 1.0), said(3, 0.5))) == {
         (2, 1), (2, 3), (3, 1)}  # fmt: skip
-    assert preferred(fan(CURRENCY, step(0, None, None, -4), said(1, 0.0), said(2, 1.0))) == set()
+    assert preferred(rooted(CURRENCY, step(0, None, None, -4), said(1, 0.0), said(2, 1.0))) == set()
 
 
 @pytest.mark.parametrize(("before", "found", "kept", "better"), [
@@ -104,35 +101,33 @@ def test_a_search_after_which_nobody_asked_goes_by_whether_it_found_the_golden_a
 ) -> None:
     above = [step(0, None, None, -14), step(1, 0, "query"), step(2, 1, "evidence", before, content=kept)]
     searches = [step(3 + place, 2, "query", golden_found=one, messages=None) for place, one in enumerate(found)]
-    tree = deepened(fan(CURRENCY, above[0]), *above, *searches, said(5, 0.0, parent=2))
+    tree = rooted(CURRENCY, *above, *searches, said(5, 0.0, parent=2))
     assert {(a - 2, b - 2) for a, b in preferred(tree) if a > 2} == better
 
 
 def test_what_can_be_guessed_goes_by_the_marked_passages_and_not_by_belief() -> None:
     peru, chile = (Found(name, name) for name in ("Peru", "Chile"))
-    tree = fan(OLDER, step(0, None, None, -1), step(1, 0, "query", -1, passages=(peru,)),
+    tree = rooted(OLDER, step(0, None, None, -1), step(1, 0, "query", -1, passages=(peru,)),
                step(2, 0, "query", -0.1, passages=()), said(3, 1.0, "Peru"))  # fmt: skip
     assert preferred(tree) == {(1, 2), (1, 3)}
     assert [value and value.value for value in gain(tree)] == [None, 0.4, 0.0, 0.0]
     told = (step(1, 0, "query", -1, passages=(peru, chile)),
-            replace(step(2, 1, "evidence", -1, content="Peru 1821, Chile 1818"), depth=2),
-            replace(step(3, 2, "query", -1), depth=3), replace(said(4, 1.0, "Peru", parent=2), depth=3),
-            replace(said(5, 0.0, "Chile", parent=2), depth=3))  # fmt: skip
-    assert preferred(fan(OLDER, step(0, None, None, -1), *told)) == {(4, 3), (4, 5)}
+            step(2, 1, "evidence", -1, content="Peru 1821, Chile 1818"), step(3, 2, "query", -1),
+            said(4, 1.0, "Peru", parent=2), said(5, 0.0, "Chile", parent=2))  # fmt: skip
+    assert preferred(rooted(OLDER, step(0, None, None, -1), *told)) == {(4, 3), (4, 5)}
     unmarked = replace(tree, question=Question("c", OLDER.question, OLDER.golden_answers))
     assert gain(unmarked) == [None] * 4
 
 
 def test_trees_without_beliefs_are_refused_with_the_command_that_adds_them() -> None:
     with pytest.raises(ConfigError, match="steprag trees belief --trees"):
-        gain(fan(CURRENCY, step(0, None, None), step(1, 0, "query")))
+        gain(rooted(CURRENCY, step(0, None, None), step(1, 0, "query")))
 
 
 def grown(content: str, *passages: Found, question: Question = CURRENCY) -> Tree:
     """query 1 finds the passages, evidence 2 keeps the content, answer 3 is right."""
-    return fan(question, step(0, None, None), step(1, 0, "query", passages=passages),
-               replace(step(2, 1, "evidence", content=content), depth=2),
-               replace(said(3, 1.0, "it", parent=2), depth=3))  # fmt: skip
+    return rooted(question, step(0, None, None), step(1, 0, "query", passages=passages),
+               step(2, 1, "evidence", content=content), said(3, 1.0, "it", parent=2))  # fmt: skip
 
 
 def test_a_lucky_answer_has_no_score_and_a_grounded_one_keeps_its_own() -> None:
@@ -175,11 +170,11 @@ def test_what_a_step_back_took_is_not_kept() -> None:
     nodes = (
         step(0, None, None),
         step(1, 0, "search", passages=(Found("wiki/1", "Albania"),)),
-        replace(step(2, 1, "reasoning", content="Albania pays in the lek"), depth=2),
-        replace(step(3, 2, "backtrack", content="no"), depth=3),
-        replace(step(4, 2, "summary", content="Albania: lek"), depth=3),
+        step(2, 1, "reasoning", content="Albania pays in the lek"),
+        step(3, 2, "backtrack", content="no"),
+        step(4, 2, "summary", content="Albania: lek"),
     )
-    facts = facts_about(Tree(1, asked, "done", Usage(), nodes), STACK)
+    facts = facts_about(rooted(asked, *nodes), STACK)
     assert facts.golden_kept == (False, False, True, False, True)
     recall = [one and one.value for one in gold(facts)]
     assert recall == [None, 1.0, 1.0, None, 1.0], "a passage of a tool bears the mark of its id"
@@ -198,7 +193,7 @@ def pairs_of(tmp_path: Path, trees: list[Tree], **keys: object) -> list[Pair]:
 def test_grounded_pairs_leave_lucky_answers_out(tmp_path: Path) -> None:
     answers = [replace(said(1, 1.0, "it"), text="So the answer is <answer> it </answer>"),
                replace(said(2, 0.0, "no"), text="So the answer is <answer> no </answer>")]  # fmt: skip
-    tree = fan(CURRENCY, step(0, None, None), *answers)
+    tree = rooted(CURRENCY, step(0, None, None), *answers)
     assert len(pairs_of(tmp_path, [tree], **{"label.name": "spre"})) == 1
     assert pairs_of(tmp_path / "g", [tree], **{"label.name": "spre", "label.grounded": True}) == []
 
@@ -207,9 +202,9 @@ def test_calibration_tells_how_often_answers_are_right_at_a_belief() -> None:
     calibration = Calibration()
     assert calibration.report() == {}
     for tree in (
-        fan(CURRENCY, step(0, None, None, math.log(0.9)), said(1, 1.0, "lek"), said(2, 0.0, "sol")),
-        fan(CURRENCY, step(0, None, None, math.log(0.1)), said(1, 0.0, "sol")),
-        fan(OLDER, step(0, None, None, math.log(0.5)), said(1, 1.0, "Peru")),
+        rooted(CURRENCY, step(0, None, None, math.log(0.9)), said(1, 1.0, "lek"), said(2, 0.0, "sol")),
+        rooted(CURRENCY, step(0, None, None, math.log(0.1)), said(1, 0.0, "sol")),
+        rooted(OLDER, step(0, None, None, math.log(0.5)), said(1, 1.0, "Peru")),
     ):
         calibration.add(facts_about(tree, TRANSCRIPT))
     report = calibration.report()
@@ -221,7 +216,7 @@ def test_calibration_tells_how_often_answers_are_right_at_a_belief() -> None:
 
 
 def test_the_card_shows_the_curve(tmp_path: Path) -> None:
-    tree = fan(CURRENCY, step(0, None, None, -1), said(1, 1.0, "lek"), said(2, 0.0, "sol"))
+    tree = rooted(CURRENCY, step(0, None, None, -1), said(1, 1.0, "lek"), said(2, 0.0, "sol"))
     pairs_of(tmp_path, [tree], **{"card.plots": True})
     card = (tmp_path / "pairs/README.md").read_text()
     assert "How far the policy's belief can be trusted" in card
@@ -230,7 +225,7 @@ def test_the_card_shows_the_curve(tmp_path: Path) -> None:
 
 
 def test_a_belief_that_is_no_probability_is_refused(tmp_path: Path) -> None:
-    row = to_dict(fan(CURRENCY, step(0, None, None, -1)))
+    row = to_dict(rooted(CURRENCY, step(0, None, None, -1)))
     assert from_dict(Tree, row, tmp_path, 1).nodes[0].belief == Belief("lek", -1, 3)
     row["nodes"][0]["belief"]["logp"] = 0.5
     with pytest.raises(DataError, match=r"belief\.logp is no logarithm"):
@@ -252,43 +247,34 @@ def unsolved(question: Question = CURRENCY) -> Tree:
         step(3, 2, "query", -1, passages=found), step(4, 3, "evidence", -0.5), step(5, 3, "evidence", -9),
         step(6, 4, "query", -0.2, passages=found), step(7, 6, "evidence", -0.1), said(8, 0.0, parent=4),
     )  # fmt: skip
-    return deepened(fan(question, nodes[0]), *nodes)
+    return rooted(question, *nodes)
 
 
-def deepened(tree: Tree, *nodes: Node) -> Tree:
-    """The tree of these nodes, each a step below its parent."""
-    depths: list[int] = []
-    for node in nodes:
-        depths.append(0 if node.parent is None else depths[node.parent] + 1)
-    return replace(tree, nodes=tuple(replace(node, depth=depth) for node, depth in zip(nodes, depths, strict=True)))
+UNSOLVED = unsolved()
+SOLVED = rooted(CURRENCY, *UNSOLVED.nodes, said(9, 1.0, parent=2))
+SURE = replace(UNSOLVED.nodes[0], belief=Belief("lek", -0.3, 3))
+NAMED = replace(UNSOLVED.nodes[5], content="Prices there are in the lek.", belief=Belief("lek", -30.0, 3))
+KEPT = replace(UNSOLVED, nodes=(*UNSOLVED.nodes[:5], NAMED, *UNSOLVED.nodes[6:]))
 
 
-def test_the_way_to_a_state_that_believes_is_learnt_where_no_answer_is_right() -> None:
-    assert learnt(unsolved()) == []
-    assert learnt(unsolved(), partial="believed", per_tree=3) == [1, 2, 3, 4]  # not on to where it believes already
+@pytest.mark.parametrize(("tree", "sft", "nodes"), [
+    (UNSOLVED, {}, []),
+    (UNSOLVED, {"partial": "believed", "per_tree": 3}, [1, 2, 3, 4]),  # not on to where it believes already
+    (SOLVED, {"partial": "believed", "per_tree": 1}, [1, 2, 9]),  # right episodes come first
+    (SOLVED, {"partial": "believed", "per_tree": 2}, [1, 2, 3, 4, 9]),
+    (unsolved(OLDER), {"partial": "believed"}, []),  # the answer can be guessed
+    (replace(UNSOLVED, nodes=(SURE, *UNSOLVED.nodes[1:])), {"partial": "believed"}, []),  # it was believed before
+    (KEPT, {"partial": "kept"}, [1, 2, 3, 5]),
+    (UNSOLVED, {"partial": "kept"}, []),
+    (replace(KEPT, question=OLDER), {"partial": "kept"}, []),
+])  # fmt: skip
+def test_the_way_to_a_state_that_believes_or_keeps_the_answer_is_learnt_where_no_answer_is_right(
+    tree: Tree, sft: dict[str, Any], nodes: list[int]
+) -> None:
+    assert learnt(tree, **sft) == nodes
+
+
+def test_a_way_to_belief_is_worth_what_is_believed() -> None:
     facts = facts_about(unsolved(), TRANSCRIPT)
     rows = build_trajectories(facts, "h", [None] * 9, [None] * 9, SftConfig(partial="believed"))
     assert [row.outcome for row in rows] == [pytest.approx(math.exp(-0.5))] * 4
-
-
-def test_right_episodes_come_before_ways_to_belief() -> None:
-    tree = unsolved()
-    solved = deepened(tree, *tree.nodes, said(9, 1.0, parent=2))
-    assert learnt(solved, partial="believed", per_tree=1) == [1, 2, 9]
-    assert learnt(solved, partial="believed", per_tree=2) == [1, 2, 3, 4, 9]
-
-
-def test_belief_shows_no_way_where_the_answer_can_be_guessed_or_was_believed_before() -> None:
-    assert learnt(unsolved(OLDER), partial="believed") == []
-    tree = unsolved()
-    known = replace(tree.nodes[0], belief=Belief("lek", -0.3, 3))
-    assert learnt(replace(tree, nodes=(known, *tree.nodes[1:])), partial="believed") == []
-
-
-def test_the_way_to_where_the_answer_was_kept_is_learnt_too() -> None:
-    tree = unsolved()
-    kept = replace(tree.nodes[5], content="Prices there are in the lek.", belief=Belief("lek", -30.0, 3))
-    told = replace(tree, nodes=(*tree.nodes[:5], kept, *tree.nodes[6:]))
-    assert learnt(told, partial="kept") == [1, 2, 3, 5]
-    assert learnt(unsolved(), partial="kept") == []
-    assert learnt(replace(told, question=OLDER), partial="kept") == []

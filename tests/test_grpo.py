@@ -31,7 +31,7 @@ from steprag.errors import TrainingError
 from steprag.records.jsonl import drop_torn_line, write_records
 from steprag.runs.run import open_run, read_manifest
 from steprag.types import Passage, Question
-from tests.fakes import DictRetriever, chat_reply, query, serve
+from tests.fakes import DictRetriever, chat_reply, query, retrieve, serve
 from tests.grpo_parts import ASKED, KEPT, NO, SEARCH, YES, spoken, world
 from tests.training_parts import Capture, killed_at, lines, moved, tensors
 from training.config import GrpoSection, TrainConfig
@@ -274,14 +274,6 @@ def test_scores_of_a_batch_are_those_of_each_text_alone(speaker: Path, tmp_path:
 # Searches and judges that fail
 
 
-def found(request: dict[str, Any]) -> tuple[int, object]:
-    """A retrieval service over `WORLD`."""
-    (asked,) = request["queries"]
-    hits = asyncio.run(DictRetriever().search(asked, request["topk"]))
-    rows = [{"document": {"id": p.id, "title": p.title, "text": p.text}, "score": p.score} for p in hits]
-    return 200, {"result": [rows]}
-
-
 def refused(request: dict[str, Any]) -> tuple[int, object]:
     """A service that is down."""
     return 500, {"detail": "down"}
@@ -301,7 +293,7 @@ def served(speaker: Path, data: Path, out: Path, url: str, *options: str) -> int
 
 
 def test_a_failed_search_costs_its_question_alone(speaker: Path, data: Path, tmp_path: Path, capsys: Capture) -> None:
-    with serve(first_fails(found)) as service:
+    with serve(first_fails(retrieve)) as service:
         assert served(speaker, data, tmp_path, service.url, "--max_steps", "3") == 0
         assert len(service.requests) == 3, "the one that failed, and one a question: in later steps the journal has it"
     metrics, episodes = lines(tmp_path / "metrics.jsonl"), lines(tmp_path / "episodes.jsonl")
@@ -364,7 +356,7 @@ def test_a_run_that_resumes_knows_its_groups_and_holds_each_episode_once(
 
 
 def test_a_judge_that_fails_costs_one_group(speaker: Path, data: Path, tmp_path: Path) -> None:
-    with serve(first_fails(chat_reply(lambda prompt, draw: str(draw % 100)))) as judge, serve(found) as service:
+    with serve(first_fails(chat_reply(lambda prompt, draw: str(draw % 100)))) as judge, serve(retrieve) as service:
         asked = ["--judge.base_url", judge.url, "--judge.model", "double", "--judge.engine", "openai"]
         options = ["--grpo.rewards", "{judge: 1.0}", "--max_steps", "2", "--judge.retries", "0", *asked]
         assert served(speaker, data, tmp_path, service.url, *options) == 0
@@ -678,7 +670,7 @@ def test_two_processes_play_their_questions_and_learn_from_all(speaker: Path, da
     options += ["--grpo.questions", "2", "--processes", "2", "--grpo.beta", "0.001", "--batch_size", "4"]
     options += ["--grpo.rewards", "{em: 1.0, cost: 0.0}", "--retriever.retries", "0"]
     out = tmp_path / "out"
-    with serve(first_fails(found)) as service:
+    with serve(first_fails(retrieve)) as service:
         assert grpo(speaker, tmp_path / "data", out, *options, "--index", service.url) == 0
     assert likelihood(out, YES) > likelihood(speaker, YES) + 0.1
     metrics, played = lines(out / "metrics.jsonl"), lines(out / "episodes.jsonl")

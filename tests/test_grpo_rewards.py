@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,6 @@ from steprag.runs.run import read_manifest
 from steprag.types import Episode, Passage, Question, State, Step, Usage
 from tests.fakes import WORLD, DictRetriever, ScriptedPolicy, answer, chat_reply, evidence, in_turn, query, serve
 from tests.grpo_parts import ASKED, world
-from tests.indexing import words_index
 from tests.ragas_golden import FILE
 from tests.test_grpo import FAST
 from tests.training_parts import Capture, lines
@@ -332,21 +332,23 @@ def endless(episode: Played) -> float:
 GOLDEN = json.loads(FILE.read_text())
 
 
-@pytest.mark.parametrize("case", GOLDEN["context_precision"])
-def test_context_precision_is_that_of_ragas(case: dict[str, Any]) -> None:
-    assert precision_of(case["verdicts"]) == pytest.approx(case["score"], abs=1e-6)
-
-
-@pytest.mark.parametrize("case", GOLDEN["faithfulness"])
-def test_faithfulness_is_that_of_ragas(case: dict[str, Any]) -> None:
-    assert share_of(case["verdicts"]) == (None if case["score"] is None else pytest.approx(case["score"]))
-
-
-@pytest.mark.parametrize("case", GOLDEN["answer_relevancy"])
-def test_answer_relevancy_is_that_of_ragas_but_for_what_is_below_zero(case: dict[str, Any]) -> None:
+def relevancy(case: dict[str, Any]) -> float | None:
     question, *back = (np.array(vector) / np.linalg.norm(vector) for vector in case["vectors"])
-    found = relevancy_of([float(question @ one) for one in back], case["noncommittal"])
-    assert found == pytest.approx(max(0.0, case["score"]))
+    return relevancy_of([float(question @ one) for one in back], case["noncommittal"])
+
+
+OURS: dict[str, Callable[[dict[str, Any]], float | None]] = {
+    "context_precision": lambda case: precision_of(case["verdicts"]),
+    "faithfulness": lambda case: share_of(case["verdicts"]),
+    "answer_relevancy": relevancy,
+}
+
+
+@pytest.mark.parametrize(("name", "case"), [(name, case) for name in OURS for case in GOLDEN[name]])
+def test_metrics_are_those_of_ragas_but_for_what_is_below_zero(name: str, case: dict[str, Any]) -> None:
+    apart = 1e-6 if name == "context_precision" else None
+    score = case["score"]
+    assert OURS[name](case) == (None if score is None else pytest.approx(max(0.0, score), abs=apart))
 
 
 FORMS = [
@@ -463,14 +465,15 @@ def rewarded(folder: Path, speaker: Path, index: Path, url: str, *more: str) -> 
     return guarded(main, [*FAST, "--model", str(speaker), *sources, *options, *judge, *more])
 
 
-def test_a_run_is_rewarded_by_verdicts_that_are_paid_once(speaker: Path, tmp_path: Path, capsys: Capture) -> None:
-    words = words_index(tmp_path, WORLD)
+def test_a_run_is_rewarded_by_verdicts_that_are_paid_once(
+    speaker: Path, word_index: Path, tmp_path: Path, capsys: Capture
+) -> None:
     with serve(chat_reply(reply)) as endpoint:
         stopped = ("--judge.price.prompt", "1", "--budget.calls", "5")
-        assert rewarded(tmp_path, speaker, words, endpoint.url, *stopped) == 4
+        assert rewarded(tmp_path, speaker, word_index, endpoint.url, *stopped) == 4
         assert "budget.calls = 5 is reached" in capsys.readouterr().err
         assert len(endpoint.requests) == 5
-        assert rewarded(tmp_path, speaker, words, endpoint.url, "--judge.price.prompt", "1") == 0
+        assert rewarded(tmp_path, speaker, word_index, endpoint.url, "--judge.price.prompt", "1") == 0
         asked = [json.dumps([one["messages"], one["seed"]]) for one in endpoint.requests]
         assert {one["n"] for one in endpoint.requests} == {1}, "greedy: vLLM refuses several"
         assert len(asked) == len(set(asked)), "the five replies were there already"

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import filecmp
 import json
 import shutil
@@ -35,7 +34,7 @@ from steprag.config.sections import RetrieverConfig
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, DataError, StepragError
 from steprag.types import Passage
-from tests.indexing import fingerprint, hybrid_index, small, words_index
+from tests.indexing import ask, fingerprint, hybrid_index, small, words_index
 
 PASSAGES = [
     Passage("film", "White Deer Plain (film)", "White Deer Plain is a Chinese film directed by Wang Quan'an."),
@@ -53,15 +52,8 @@ def pristine(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return hybrid_index(tmp_path_factory.mktemp("hybrid"), PASSAGES, tiny_encoder)
 
 
-@pytest.fixture
-def index(pristine: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(pristine, tmp_path / "index")
-
-
 def ids(folder: Path, query: str, top_k: int = 3, **config: Any) -> list[str]:
-    (found,) = asyncio.run(
-        indexes.commands.search.search_all(open_retriever(folder, RetrieverConfig(**config)), [query], top_k)
-    )
+    (found,) = ask(folder, query, top_k=top_k, config=RetrieverConfig(**config))
     return [passage.id for passage in found]
 
 

@@ -42,7 +42,6 @@ from steprag.errors import (
     JournalError,
     PolicyError,
     PolicyRefused,
-    RetrieverError,
 )
 from steprag.policy.budget import BudgetConfig, Spending, prices_of
 from steprag.policy.gate import Gate
@@ -512,14 +511,8 @@ def test_a_run_over_fewer_questions_keeps_the_trees_of_the_others(tmp_path: Path
 def test_a_failed_search_fails_its_question_and_is_made_again(
     tmp_path: Path, whole: tuple[bytes, Counter[str]]
 ) -> None:
-    class Broken(DictRetriever):
-        async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
-            if len(self.searched) >= 3:
-                raise RetrieverError("the index is gone")
-            return await super().search(query, top_k)
-
     out, log = tmp_path / "run", tmp_path / "log"
-    generate(out, Counted(log=log), retriever=Broken())
+    generate(out, Counted(log=log), retriever=DictRetriever(lasts=3))
     reasons = {failure.reason for failure in read_records(out / "failures.jsonl", Failure)}
     assert reasons == {"RetrieverError"}
     check_each_call_was_made_once(out, log, whole)
@@ -696,17 +689,10 @@ def test_a_full_disk_is_said_and_what_was_paid_for_is_kept(tmp_path: Path, whole
     assert (out / "trees.jsonl").read_bytes() == whole[0]
 
 
-class Forgetful(ScriptedPolicy):
-    """Keeps no record of what it was asked."""
-
-    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        self.prompts.clear()
-        return await super().sample(messages, allowed, n=n, seed=seed)
-
-
 def peak_memory(out: Path, trees: int) -> int:
     """Resident KiB at most of a process that searches so many trees."""
-    generate(out, Forgetful(), questions=[Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(trees)])
+    forgetful = ScriptedPolicy(before=lambda policy: policy.prompts.clear())
+    generate(out, forgetful, questions=[Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(trees)])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

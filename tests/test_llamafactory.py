@@ -8,14 +8,13 @@ import stat
 import sys
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from steprag.errors import ConfigError
 from tests.training_parts import lines, show_gpus, tensors, train, train_until_killed
-from training.config import DpoSection, LlamaFactorySection, TrainConfig
+from training.config import LlamaFactorySection, TrainConfig
 from training.job import OUT_OF_MEMORY, reason
 from training.launch.llamafactory import TrainerLog
 from training.machine import ROOT, check_recipe, executable
@@ -112,26 +111,6 @@ def test_the_cause_is_found_behind_torchruns_own_error() -> None:
     assert "exit status 3; its last words: done with it" in reason("a\ndone with it\n\n", 3)
     bare = "[rank1]:   File x\n[rank1]:     assert ranks > 0\n[rank1]:            ^^^^^^^\n[rank1]: AssertionError"
     assert reason(bare, 1) == "AssertionError at: assert ranks > 0"
-
-
-def config(**values: Any) -> TrainConfig:
-    section = LlamaFactorySection(executable=sys.executable)
-    return TrainConfig(trainer="llamafactory", llamafactory=section, **values)
-
-
-@pytest.mark.parametrize(
-    ("values", "complaint"),
-    [
-        ({"dpo": DpoSection(loss=("robust",))}, "one of sigmoid, hinge, ipo"),
-        ({"quantization": "nf4", "finetuning": "full"}, "4-bit base cannot be trained"),
-        ({"quantization": "nf4", "deepspeed": "zero3"}, "zero3 cannot shard a 4-bit base"),
-        ({"merge": True, "finetuning": "full"}, "a whole model already"),
-        ({"minutes": 3}, "bounded by max_steps"),
-    ],
-)
-def test_what_it_cannot_do_is_refused(values: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        check_recipe(config(**values))
 
 
 def test_missing_environment_names_its_script() -> None:

@@ -19,9 +19,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from apps import commands
 from apps.mcp.service import doors
-from steprag.errors import RetrieverError
 from steprag.records.jsonl import write_records
-from steprag.types import Passage
 from tests.chat_parts import BEARER, WORK, Served, WritingPolicy, chat, scripted, working
 from tests.fakes import WORLD, DictRetriever, answer, by_turn, chat_reply, descendants, evidence, query, serve, wait_for
 
@@ -60,11 +58,6 @@ def test_the_three_tools_over_http() -> None:
     assert whole == {**row, "text": whole["text"], "metadata": {"index": "world"}}
 
 
-class FailingRetriever(DictRetriever):
-    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
-        raise RetrieverError("the index is gone")
-
-
 @pytest.mark.parametrize(
     ("tool", "arguments", "said"),
     [
@@ -78,7 +71,7 @@ class FailingRetriever(DictRetriever):
     ],
 )
 def test_what_cannot_be_done_is_told_to_the_model(tool: str, arguments: dict[str, Any], said: str) -> None:
-    with chat(working(), doors=doors, retriever=FailingRetriever(), question_chars=20) as served:
+    with chat(working(), doors=doors, retriever=DictRetriever(lasts=0), question_chars=20) as served:
         reply = asyncio.run(over_http(served, lambda client: client.call_tool(tool, arguments)))
     assert reply.is_error
     assert said in reply.content[0].text

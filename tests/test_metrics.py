@@ -152,18 +152,16 @@ def test_an_answer_without_words_is_right_only_as_itself(
     assert (f1(prediction, golden), cover_match(prediction, golden)) == (score, cover)
 
 
-@pytest.mark.parametrize("golden", [("lek",), ("yes",), ("",), ("the", "noanswer"), ()])
-def test_no_prediction_scores_nothing(golden: tuple[str, ...]) -> None:
-    """Ours alone: the scripts know no None. Unlike "", it does not equal an empty golden answer either."""
-    assert exact_match(None, golden) == f1(None, golden) == cover_match(None, golden) == 0
-    assert overlap(None, golden) == Overlap(0, 0, 0)
-
-
-@pytest.mark.parametrize("prediction", ["lek", "yes", "", "the"])
-def test_no_golden_answer_scores_nothing(prediction: str) -> None:
-    """Ours alone: SQuAD's script raises here."""
-    assert exact_match(prediction, ()) == f1(prediction, ()) == cover_match(prediction, ()) == 0
-    assert overlap(prediction, ()) == Overlap(0, 0, 0)
+@pytest.mark.parametrize(("prediction", "golden"), [
+    *((None, golden) for golden in (("lek",), ("yes",), ("",), ("the", "noanswer"), ())),
+    *((prediction, ()) for prediction in ("lek", "yes", "", "the")),
+])  # fmt: skip
+def test_no_prediction_and_no_golden_answer_score_nothing(prediction: str | None, golden: tuple[str, ...]) -> None:
+    """Ours alone: the scripts know no None, which does not equal an empty golden answer either; without golden answers
+    SQuAD's script raises.
+    """
+    assert exact_match(prediction, golden) == f1(prediction, golden) == cover_match(prediction, golden) == 0
+    assert overlap(prediction, golden) == Overlap(0, 0, 0)
 
 
 @pytest.mark.parametrize(("asked", "answer", "expected"), [
@@ -179,14 +177,11 @@ def test_answers_that_can_be_guessed(asked: str, answer: str, expected: bool) ->
 @pytest.mark.parametrize("metadata", [
     {"supporting_titles": "Paris"}, {"supporting_ids": "156"}, {"supporting_facts": "Paris"},
     {"supporting_facts": ["Paris", "Rome"]}, {"supporting_facts": {"title": "Paris"}}, {"supporting_titles": {"a": 1}},
+    *({"facts": facts} for facts in (
+        "x", {"a": 1}, [{"passage": 1, "anyof": "Malta"}], [{"passage": 1, "anyof": ["Malta"]}])),
 ])  # fmt: skip
-def test_marks_that_are_no_lists_are_refused_and_never_taken_apart(metadata: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match="question 'q': metadata supporting_titles, supporting_ids or supporting_"):
-        gold_of(Question("q", "Where?", ("a",), metadata))
-
-
-@pytest.mark.parametrize("facts", ["x", {"a": 1}, [{"passage": 1, "anyof": "Malta"}],
-                                   [{"passage": 1, "anyof": ["Malta"]}]])  # fmt: skip
-def test_facts_that_are_no_lists_are_refused(facts: object) -> None:
-    with pytest.raises(ConfigError, match=r"question 'q': metadata.facts cannot be read"):
-        facts_of(Question("q", "Where?", ("a",), {"facts": facts}))
+def test_marks_and_facts_that_are_no_lists_are_refused_and_never_taken_apart(metadata: dict[str, object]) -> None:
+    facts = "facts" in metadata
+    told = r"\.facts cannot be read" if facts else " supporting_titles, supporting_ids or supporting_"
+    with pytest.raises(ConfigError, match=f"question 'q': metadata{told}"):
+        (facts_of if facts else gold_of)(Question("q", "Where?", ("a",), metadata))

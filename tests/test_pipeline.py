@@ -112,14 +112,6 @@ def test_finished_questions_are_not_asked_again(start: Start, endpoint: Endpoint
         assert len(endpoint.requests) == calls, "a call that the journal holds was made again"
 
 
-def test_trees_do_not_depend_on_concurrency(start: Start, tmp_path: Path) -> None:
-    trees = set()
-    for at_once in ("1", "4", "16"):
-        assert start("generate", at_once, "--policy.concurrency", at_once) == 0
-        trees.add((tmp_path / at_once / "trees.jsonl").read_bytes())
-    assert len(trees) == 1
-
-
 def test_a_failed_request_fails_its_question_only(start: Start, endpoint: Endpoint, tmp_path: Path) -> None:
     def reply(request: dict[str, object]) -> tuple[int, object]:
         filtered = {"error": {"message": "content filter", "type": "invalid_request_error"}}

@@ -23,23 +23,24 @@ from preference.config import LABELS as NAMES
 from preference.config import LabelConfig, PairsConfig, SftConfig
 from preference.facts import facts_about
 from preference.labels.estimates import outcomes
-from preference.pairs import RuleCounts, build_pairs, fates
+from preference.pairs import build_pairs
 from preference.pairs_folder import SPLITS
 from preference.rewards import LABELS, Estimate, Rewards, rewards
+from preference.rule_counts import RuleCounts
 from preference.supervised import build_labels, build_rankings, build_trajectories
-from preference.view_rewards import view_rewards
+from preference.view_rewards import fates, view_rewards
 from steprag.agent.grammar import START, Grammar
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.agent.profiles import grammar_of
 from steprag.agent.stack import Action
 from steprag.config.load import load_config
-from steprag.errors import ConfigError, RetrieverError
+from steprag.errors import ConfigError
 from steprag.records.jsonl import dump_line, from_dict, read_records, to_dict, write_records
 from steprag.records.training_rows import Pair, Trajectory
 from steprag.runs.run import read_manifest
 from steprag.tree import Node, Tree
-from steprag.types import Found, Message, Passage, Question, Usage
-from tests.fakes import BY_ROLLOUTS, DictRetriever
+from steprag.types import Found, Message, Passage, Question
+from tests.fakes import BY_ROLLOUTS, DictRetriever, rooted
 from tests.indexing import words_index
 
 PROMPT = (Message(role="system", content="s"), Message(role="user", content="u"))
@@ -49,10 +50,9 @@ PLAIN = (*BY_ROLLOUTS, "--filters.duplicates", "false", "--card.plots", "false")
 
 
 def node(identity: int, parent: int | None, action: str | None, f1: float | None = None, **more: object) -> Node:
-    depth = {None: 0, 0: 1, 1: 2, 2: 2, 4: 3, 5: 3}[parent] if parent is not None else 0
     texts = {"text": f"text {identity}", "content": f"c {identity}"}
     values = {"prediction_f1": f1, "terminal": f1 is not None, "visits": 1}
-    return Node(id=identity, parent=parent, depth=depth, action=action, **{**texts, **values, **more})
+    return Node(id=identity, parent=parent, depth=0, action=action, **{**texts, **values, **more})
 
 
 def tree() -> Tree:
@@ -66,7 +66,7 @@ def tree() -> Tree:
         node(5, 1, "answer", 0.0),
         node(6, 2, "answer", 0.5),
     )
-    return Tree(1, Question("q", "?", ("a",)), "done", Usage(), nodes)
+    return rooted(Question("q", "?", ("a",)), *nodes)
 
 
 def changed(grown: Tree, changes: dict[int, dict[str, Any]]) -> Tree:
@@ -125,12 +125,11 @@ def test_rewards_and_functions_of_ones_own_are_mixed() -> None:
 
 def test_a_step_that_its_own_episode_took_back_is_not_imitated_and_the_step_back_is() -> None:
     actions = ("search", "backtrack", "search", "summary", "answer")
-    nodes = [Node(0, None, 0)]
+    nodes = [node(0, None, None)]
     for place, action in enumerate(actions, 1):
-        last = action == "answer"
-        nodes.append(Node(place, place - 1, place, action, f"<{action}> x </{action}>", "x", terminal=last,
-                          prediction_f1=1.0 if last else None))  # fmt: skip
-    grown = Tree(1, Question("q", "?", ("x",)), "done", Usage(), tuple(nodes))
+        f1 = 1.0 if action == "answer" else None
+        nodes.append(node(place, place - 1, action, f1, text=f"<{action}> x </{action}>", content="x"))
+    grown = rooted(Question("q", "?", ("x",)), *nodes)
     estimates = labelled(grown, LabelConfig(name="spre"), STACK)
     worth = outcomes(grown, LabelConfig())
     rows = build_trajectories(facts_about(grown, STACK), "h", worth, estimates, SftConfig())
@@ -209,10 +208,10 @@ def test_gold_recall_follows_the_episode(metadata: dict[str, object], recall: li
     nodes = (
         node(0, None, None),
         node(1, 0, "query", passages=(Found("0", "Tirana"), Found("5", "Lima"))),
-        replace(node(2, 0, "query", passages=(Found("9", "Lek (coin)"),)), parent=1, depth=2),
-        replace(node(3, 0, "evidence", content="Tirana is a capital."), parent=2, depth=3),
+        node(2, 1, "query", passages=(Found("9", "Lek (coin)"),)),
+        node(3, 2, "evidence", content="Tirana is a capital."),
     )
-    grown = replace(tree(), nodes=nodes, question=Question("q", "?", ("a",), metadata))
+    grown = rooted(Question("q", "?", ("a",), metadata), *nodes)
     assert values(labelled(grown, LabelConfig(name="gold"))) == recall
     assert values(labelled(_renamed(grown), LabelConfig(name="gold"), OTHER_NAMES)) == recall
 
@@ -238,7 +237,7 @@ def covered(question: str, *golden: str) -> Tree:
         node(7, 5, "answer", 0.0, content="Lima"),
         node(8, 5, None, failure="no_action", terminal=True),
     )
-    return replace(tree(), nodes=nodes, question=Question("q", question, golden))
+    return rooted(Question("q", question, golden), *nodes)
 
 
 def test_cover_says_where_the_golden_answer_was_met() -> None:
@@ -283,7 +282,7 @@ def stepwise(question: str, golden: str, *found: Passage, **more: Any) -> Tree:
         *(node(6, 1, "evidence", content="It is a city."), node(7, 1, "evidence", content="There are 58.")),
         *(node(8, 5, "answer", 0.0, content="12"), node(9, 5, "answer", 1.0, content="58")),
     )
-    return Tree(1, Question("q", question, (golden,), more), "done", Usage(), nodes)
+    return rooted(Question("q", question, (golden,), more), *nodes)
 
 
 MET, NAMED, UNMET = [0.5, 1.0, 0.0, 1.0, 0.5, 0.0, 1.0], [0.5, 0.0, 0.0, 0.0, 0.5, 0.0, 1.0], [0.0] * 6 + [1.0]
@@ -369,14 +368,9 @@ def test_an_index_shows_chained_match_passages_that_the_search_did_not_find(tmp_
 
 def test_an_answer_search_that_fails_is_counted_and_finds_nothing() -> None:
     """None is made for a tree with marked passages, whose label they are, chained or not."""
-
-    class Failing(DictRetriever):
-        async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
-            raise RetrieverError(f"{query}: no answer")
-
     marked = stepwise(COUNTIES, "58", HOLDER, supporting_titles=[SACRAMENTO.title])
     asked = [stepwise(COUNTIES, "58", HOLDER), stepwise("Is it 58 or 12?", "58", HOLDER), marked]
-    searches = AnswerSearches(LabelConfig(chained=True), Failing(), asyncio.run)
+    searches = AnswerSearches(LabelConfig(chained=True), DictRetriever(lasts=0), asyncio.run)
     told = [*searches.chain_all((facts_about(grown, TRANSCRIPT), str(at)) for at, grown in enumerate(asked))]
     assert [key for _, key in told] == ["0", "1", "2"]
     assert [facts.met and [*facts.met][1:8] for facts, _ in told] == [MET, [None] * 7, None]
@@ -409,7 +403,7 @@ def test_a_margin_must_be_wide_and_exceed_its_own_standard_error() -> None:
 def fan(*scores: float) -> Tree:
     """A root with one answer a score."""
     answers = tuple(node(i, 0, "answer", f1, visits=i) for i, f1 in enumerate(scores, 1))
-    return replace(tree(), nodes=(node(0, None, None, messages=PROMPT), *answers))
+    return rooted(tree().question, node(0, None, None, messages=PROMPT), *answers)
 
 
 THREE, WRONG = fan(1.0, 0.4, 0.0), fan(1.0, 0.0, 0.0)
@@ -464,13 +458,13 @@ def test_the_shortest_right_episode_is_the_trajectory() -> None:
 def two_right() -> Tree:
     """Two right episodes: of three steps with F1 1, and of one step with F1 0.5, which SPRE still finds worse."""
     nodes = (*tree().nodes, node(7, 0, "answer", 0.5), node(8, 4, "answer", 1.0))
-    return replace(tree(), nodes=(*nodes[:4], replace(nodes[4], action="query", prediction_f1=None), *nodes[5:]))
+    return rooted(tree().question, *nodes[:4], replace(nodes[4], action="query", prediction_f1=None), *nodes[5:])
 
 
 def lucky() -> Tree:
     """Query 1 leads to two wrong answers and a right one, query 2 to two right ones, found later."""
     nodes = (*tree().nodes[:6], node(6, 1, "answer", 0.0), node(7, 2, "answer", 1.0), node(8, 2, "answer", 1.0))
-    return replace(tree(), nodes=nodes)
+    return rooted(tree().question, *nodes)
 
 
 @pytest.mark.parametrize(("grown", "config", "nodes"), [
@@ -493,8 +487,8 @@ def test_the_root_does_not_make_an_episode_surer() -> None:
     nodes = [node(0, None, None, messages=PROMPT), node(1, 0, "query"), node(2, 1, "answer", 1.0)]
     longer = (("query", None), ("evidence", None), ("query", None), ("answer", 1.0))
     for depth, (action, f1) in enumerate(longer, 1):
-        nodes.append(replace(node(2 + depth, 0, action, f1), parent=0 if depth == 1 else 1 + depth, depth=depth))
-    grown = Tree(1, Question("q", "?", ("a",)), "done", Usage(), tuple(nodes))
+        nodes.append(node(2 + depth, 0 if depth == 1 else 1 + depth, action, f1))
+    grown = rooted(Question("q", "?", ("a",)), *nodes)
     worth = given(0.1, 0.5, 1.0, 0.4, 0.4, 0.4, 1.0)
     right, config = outcomes(grown, LabelConfig()), SftConfig(paths="surest")
     found = build_trajectories(facts_about(grown, TRANSCRIPT), "h", right, worth, config)
@@ -599,7 +593,7 @@ def stacked(**named: Any) -> Tree:
         node(4, 1, "answer", 1.0, text="<answer> x </answer>", content="x"),
         node(5, 1, "answer", 0.0, text="<answer> y </answer>", content="y"),
     )
-    return Tree(1, Question("q", "?", ("x",)), "done", Usage(), nodes, **named)
+    return rooted(Question("q", "?", ("x",)), *nodes, **named)
 
 
 @pytest.mark.parametrize("malformed", ["true", "false"])

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import socket
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import openai
 import pytest
-import uvicorn
 
 from apps import commands
 from apps.record.record import COMPLETIONS, CallRecorder, leads_out, record_app
 from data_generation.interop.recorded import CallFolder, RecordedCall, outcome_of
 from steprag.errors import ConfigError
 from steprag.net.bounded_http import BoundedClient
-from steprag.net.hosts import listen, url_of
+from steprag.net.hosts import listen
 from steprag.policy.streams import ChunkedReply
 from steprag.records.jsonl import LineJournal, read_records, write_records
 from steprag.tree import Tree
-from tests.chat_parts import streaming_endpoint
+from tests.chat_parts import in_a_thread, streaming_endpoint
 from tests.fakes import Replying, listening, serve, wait_for
 from tests.models import TEMPLATE, make_tokenizer
 from training.parity import checked_tokens
@@ -69,51 +67,32 @@ TWO = [("search", CALL), ("search", OTHER)]
       piece(None, OTHER, index=1)], TWO),
     ([piece("search", {"query": "a"}, index=0)], TWO[:1]),
     ([piece("search", "", id="1", index=0), piece("fetch", "", id="2", index=0)], [("search", ""), ("fetch", "")]),
+    ([{"name": "search", "arguments": CALL[:5]}, {"arguments": CALL[5:]}], TWO[:1]),  # a call of the older form
 ])  # fmt: skip
 def test_calls_that_a_stream_gives_one_index_or_none_stay_apart(
     pieces: list[Any], calls: list[tuple[str, str]]
 ) -> None:
     chunks = ChunkedReply()
     for one in pieces:
-        chunks.add({"choices": [{"index": 0, "delta": {"tool_calls": one if isinstance(one, list) else [one]}}]})
+        older = isinstance(one, dict) and "function" not in one
+        delta = {"function_call": one} if older else {"tool_calls": one if isinstance(one, list) else [one]}
+        chunks.add({"choices": [{"index": 0, "delta": delta}]})
     told = chunks.reply()["choices"][0]["message"]["tool_calls"]
     assert [(call["function"]["name"], call["function"]["arguments"]) for call in told] == calls
-
-
-def test_a_call_of_the_older_form_is_put_together_too() -> None:
-    chunks = ChunkedReply()
-    for told in ({"name": "search", "arguments": CALL[:5]}, {"arguments": CALL[5:]}):
-        chunks.add({"choices": [{"index": 0, "delta": {"function_call": told}}]})
-    (call,) = chunks.reply()["choices"][0]["message"]["tool_calls"]
-    assert call["function"] == {"name": "search", "arguments": CALL}
 
 
 @contextmanager
 def recorder(upstream: str, folder: Path) -> Iterator[str]:
     """The proxy on a free port; its base URL."""
-    ready, box, listening_on = threading.Event(), dict[str, Any](), listen("127.0.0.1", 0)
 
-    async def run() -> None:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Any]:
         async with BoundedClient(upstream, seconds=20) as client:
             with LineJournal(folder / "calls.jsonl") as journal:
-                app = record_app(CallRecorder(upstream, client, journal))
-                box["server"] = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
-                box["server"].install_signal_handlers = lambda: None
-                serving = asyncio.create_task(box["server"].serve(sockets=[listening_on]))
-                while not box["server"].started:
-                    await asyncio.sleep(0.005)
-                ready.set()
-                await serving
+                yield record_app(CallRecorder(upstream, client, journal))
 
-    thread = threading.Thread(target=lambda: asyncio.run(run()), daemon=True)
-    thread.start()
-    assert ready.wait(30)
-    try:
-        yield f"{url_of(listening_on)}/v1"
-    finally:
-        box["server"].should_exit = True
-        thread.join(15)
-        listening_on.close()
+    with in_a_thread(opened, listen("127.0.0.1", 0)) as url:
+        yield f"{url}/v1"
 
 
 def kept(folder: Path) -> list[dict[str, Any]]:

@@ -210,25 +210,14 @@ def _child(growth: SearchTree, parent: SearchNode | None = None) -> SearchNode:
     return node
 
 
-def test_delays_change_nothing() -> None:
-    class Slow(ScriptedPolicy):
-        async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-            await asyncio.sleep(random.random() / 200)
-            return await super().sample(messages, allowed, n=n, seed=seed)
-
-    assert to_dict(search(Slow())) == to_dict(search(ScriptedPolicy()))
-
-
 def test_an_endpoint_error_leaves_the_tree_as_far_as_it_grew() -> None:
-    class Failing(ScriptedPolicy):
-        async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-            if len(self.prompts) == 4:
-                raise PolicyError("lost")
-            return await super().sample(messages, allowed, n=n, seed=seed)
+    def lost(policy: ScriptedPolicy) -> None:
+        if len(policy.prompts) == 4:
+            raise PolicyError("lost")
 
     growth = planted()
     with pytest.raises(PolicyError):
-        asyncio.run(grow(growth, searcher(Failing(), wave=1)))
+        asyncio.run(grow(growth, searcher(ScriptedPolicy(before=lost), wave=1)))
     assert len(growth.nodes) > 1
     assert growth.usage.calls == 4
 
@@ -237,11 +226,9 @@ def test_a_finished_tree_is_freed_without_a_search_for_cycles() -> None:
     """Such a search stops all requests while it walks over every living object."""
     found: list[weakref.ref[SearchNode]] = []
 
-    class Watched(ScriptedPolicy):
-        async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-            if len(self.prompts) == 5:  # by then the tree has most of its nodes; to list all objects is slow
-                found.extend(weakref.ref(node) for node in nodes() if id(node) not in before)
-            return await super().sample(messages, allowed, n=n, seed=seed)
+    def watched(policy: ScriptedPolicy) -> None:
+        if len(policy.prompts) == 5:  # by then the tree has most of its nodes; to list all objects is slow
+            found.extend(weakref.ref(node) for node in nodes() if id(node) not in before)
 
     def nodes() -> list[SearchNode]:
         return [thing for thing in gc.get_objects() if isinstance(thing, SearchNode)]
@@ -251,7 +238,7 @@ def test_a_finished_tree_is_freed_without_a_search_for_cycles() -> None:
     before = {id(node) for node in others}
     gc.disable()
     try:
-        asyncio.run(search_one(ASKED, searcher(Watched())))
+        asyncio.run(search_one(ASKED, searcher(ScriptedPolicy(before=watched))))
         assert len(found) > 5
         assert not any(node() for node in found)
     finally:

@@ -133,16 +133,22 @@ def most_in_a_minute(log: list[tuple[float, int]]) -> int:
     return max(sum(amount for at, amount in log if start <= at < start + 60) for start, _ in log)
 
 
-@pytest.mark.parametrize(("limit", "concurrency"), [(60, 64), (600, 8), (30, 1)])
-def test_requests_a_minute(limit: int, concurrency: int) -> None:
+def sent(count: int, prompt: int, usage: Usage, **policy: Any) -> list[tuple[float, int]]:
+    """When each of so many requests was sent that are there at once, and its tokens."""
     log: list[tuple[float, int]] = []
 
     async def run() -> None:
-        gate = Gate(PolicyConfig(concurrency=concurrency, rate={"requests": limit}))  # type: ignore[arg-type]
-        await asyncio.gather(*(ask(gate, log, 10, Usage(1, 10, 5)) for _ in range(3 * limit)))
+        gate = Gate(PolicyConfig(**policy))
+        await asyncio.gather(*(ask(gate, log, prompt, usage) for _ in range(count)))
 
     in_no_time(run())
-    assert len(log) == 3 * limit
+    assert len(log) == count
+    return log
+
+
+@pytest.mark.parametrize(("limit", "concurrency"), [(60, 64), (600, 8), (30, 1)])
+def test_requests_a_minute(limit: int, concurrency: int) -> None:
+    log = sent(3 * limit, 10, Usage(1, 10, 5), concurrency=concurrency, rate={"requests": limit})
     assert most_in_a_minute([(at, 1) for at, _ in log]) <= limit + max(1, limit * BURST_SECONDS / 60)
     assert log[-1][0] == pytest.approx(180, rel=0.05)  # and no slower than allowed
 
@@ -150,26 +156,13 @@ def test_requests_a_minute(limit: int, concurrency: int) -> None:
 @pytest.mark.parametrize("completion", [0, 30, 400])
 def test_tokens_a_minute_count_what_was_really_used(completion: int) -> None:
     """Completions are not known beforehand and single requests are larger than a second's share."""
-    log: list[tuple[float, int]] = []
-    limit = 6_000
-
-    async def run() -> None:
-        gate = Gate(PolicyConfig(concurrency=4, rate={"tokens": limit}))  # type: ignore[arg-type]
-        await asyncio.gather(*(ask(gate, log, 300, Usage(1, 330, completion)) for _ in range(100)))
-
-    in_no_time(run())
-    assert most_in_a_minute(log) <= limit + 4 * (330 + completion)
-    assert log[-1][0] == pytest.approx(100 * (330 + completion) / limit * 60, rel=0.1)
+    log = sent(100, 300, Usage(1, 330, completion), concurrency=4, rate={"tokens": 6_000})
+    assert most_in_a_minute(log) <= 6_000 + 4 * (330 + completion)
+    assert log[-1][0] == pytest.approx(100 * (330 + completion) / 6_000 * 60, rel=0.1)
 
 
 def test_a_guess_that_was_too_high_is_given_back() -> None:
-    log: list[tuple[float, int]] = []
-
-    async def run() -> None:
-        gate = Gate(PolicyConfig(concurrency=1, rate={"tokens": 6_000}))  # type: ignore[arg-type]
-        await asyncio.gather(*(ask(gate, log, 1_000, Usage(1, 100, 0)) for _ in range(100)))
-
-    in_no_time(run())
+    log = sent(100, 1_000, Usage(1, 100, 0), concurrency=1, rate={"tokens": 6_000})
     assert log[-1][0] < 130  # 100 tokens each are 100 s; the guesses would be 1,000 s
 
 

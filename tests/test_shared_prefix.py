@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from steprag.errors import ConfigError
 from tests.training_parts import Refused, lines, pair_row, some_rows, stock_sft_trainer, stock_trainer, train, write
 from training.config import TrainConfig
-from training.rows import TokenRow, order_for, row_order
+from training.order import order_for, row_order
+from training.rows import TokenRow
 from training.trl.shared_prefix import SharedPrefix, pack, sharing
 
 

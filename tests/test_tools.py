@@ -444,15 +444,6 @@ def test_a_summary_longer_than_the_budget_leaves_the_answer_alone() -> None:
     assert policy.prompts[-1][-1]["content"].endswith("Answer now.")
 
 
-@pytest.mark.parametrize(
-    "before", [(), ("<plan> a </plan>",), ("<search> Lima </search>", "<backtrack> no </backtrack>")]
-)
-def test_a_pop_on_an_empty_stack_is_a_refused_step(before: tuple[str, ...]) -> None:
-    episode, _ = played(*before, "<backtrack> further </backtrack>")
-    assert episode.finish == "wrong_action"
-    assert len(episode.state.steps) == len(before)
-
-
 def test_two_episodes_that_ask_the_same_at_once_make_one_call(tmp_path: Path) -> None:
     from steprag.batch.journal import Journal
 

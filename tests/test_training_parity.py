@@ -20,8 +20,9 @@ from tests.fakes import BY_ROLLOUTS, QUESTION, chat_reply, options, serve
 from tests.models import make_tokenizer, template
 from tests.training_parts import Capture, lines, messages, pair_row, reply, step_row, train, write
 from training.config import DpoSection, TrainConfig
+from training.order import row_order
 from training.parity import check_parity, checked_tokens
-from training.rows import Row, TokenRow, read_file, row_order
+from training.rows import Row, TokenRow, read_file
 
 
 @pytest.fixture

@@ -127,10 +127,21 @@ def test_an_unknown_card_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.M
     assert "time     not known: episodes take most of it" in capsys.readouterr().out
 
 
-def test_fewer_devices_than_one_are_refused(capsys: Capture) -> None:
-    for count in ("0", "-1"):
-        assert guarded(main, ["--config", "qwen2.5-7b-dpo", "--device", "a100", "--devices", count]) == 2
-        assert f"--devices {count}: give 1 or more" in capsys.readouterr().err
+@pytest.mark.parametrize(("options", "said"), [
+    (("--config", "qwen2.5-7b-dpo", "--devices", "0"), "--devices 0: give 1 or more"),
+    (("--config", "qwen2.5-7b-dpo", "--devices", "-1"), "--devices -1: give 1 or more"),
+    (("--config", "qwen2.5-7b-grpo", "--pairs", "."), "--pairs: stage grpo learns from its own episodes"),
+    (("--model", "someone/unheard-of"), "download it elsewhere and give its folder"),
+    (("--model", "."), "has no config.json like a llama's"),
+])  # fmt: skip
+def test_what_has_no_plan_is_refused(
+    options: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text("{}")
+    assert guarded(main, [*options, "--device", "a100"]) == 2
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -317,25 +328,11 @@ def test_episodes_take_what_playing_or_learning_does() -> None:
     assert halves.gathered == pytest.approx(2 * halves.weights), "whole weights play"
 
 
-def test_pairs_are_not_for_a_stage_that_plays(tmp_path: Path, capsys: Capture) -> None:
-    assert guarded(main, ["--config", "qwen2.5-7b-grpo", "--device", "a100", "--pairs", str(tmp_path)]) == 2
-    assert "--pairs: stage grpo learns from its own episodes" in capsys.readouterr().err
-
-
 def test_sizes_come_from_the_pairs(pairs: Path, qwen2: Path, capsys: Capture) -> None:
     plan = planned(capsys, "--model", str(qwen2), "--pairs", str(pairs), "--device", "cpu")
     assert plan["rows"] == 16
     assert plan["parameters"] == shape_of(ModelFiles("tiny", hf=qwen2)).parameters  # pyright: ignore
     assert "cores" in plan["device"]
-
-
-def test_a_model_out_of_reach_or_no_llama(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert guarded(main, ["--model", "someone/unheard-of", "--device", "a100"]) == 2
-    assert "download it elsewhere and give its folder" in capsys.readouterr().err
-    (tmp_path / "config.json").write_text("{}")
-    assert guarded(main, ["--model", str(tmp_path), "--device", "a100"]) == 2
-    assert "has no config.json like a llama's" in capsys.readouterr().err
 
 
 QWEN_32B = ("--model", "Qwen/Qwen2.5-32B-Instruct", "--device", "a100", "--devices", "2")

@@ -135,6 +135,12 @@ def test_the_table_tells_how_far_a_run_is_why_it_failed_and_takes_in_runs_that_b
     assert [viewed.runs()["runs"] for _ in range(2)] == [[], []], "a page whose runs are gone stays"
 
 
+async def journalled(run: Path, question: str, *found: Passage) -> None:
+    """Has the run's journal hold what a search for the question found."""
+    async with Journal(run / JOURNAL) as journal:
+        journal.searched(question, "lek", 3, found)
+
+
 SOUGHT = [  # a title, words as written, an answer, an id, a passage's text in the journal; no name of a field
     ("KUNA", [1]), ("next query", [1, 2]), ("old lek", [2]), ("q1", [2]), ("minted copper", [1, 2]), ("searches", []),
     ("l%k", []), ('say "ü"', [3]),
@@ -149,16 +155,22 @@ def test_a_search_looks_at_all_texts(tmp_path: Path, words: str, lines: list[int
     step = {"action": "answer", "text": 'say "ü"', "content": ""}
     rows = (first, second, {**second, "id": "q3", "prediction": "yen", "steps": [step], "passages": []})
     (answers / "predictions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))  # with \\u00fc
-
-    async def journalled() -> None:
-        async with Journal(answers / JOURNAL) as journal:
-            journal.searched("q0", "lek", 3, (Passage("7", "Coins", "It was minted in copper."),))
-
-    asyncio.run(journalled())
+    asyncio.run(journalled(answers, "q0", Passage("7", "Coins", "It was minted in copper.")))
     told = got(f"/api/search/predictions?run=answers&asked={quote(words)}", answers)
     assert (told["lines"], told["next"], told["complete"], told["note"]) == (lines, 3, True, None)
     record = got("/api/record/predictions?run=answers&line=1", answers)
     assert record["texts"] == {"7": "It was minted in copper."}
+
+
+@pytest.mark.parametrize(("kept", "said"), [
+    ([{"kind": "columns not read", "place": "q.jsonl:2", "words": "label", "count": 2}],
+     "columns not read: label (2, first at q.jsonl:2)"),
+    ({"too long": 3}, ""), ([{"kind": 3}, "x"], ""), (None, ""),
+])  # fmt: skip
+def test_a_run_says_what_it_left_out(kept: Any, said: str, run: Path) -> None:
+    manifest = run / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "left_out": kept}))
+    assert got("/api/runs", run)["runs"][0]["left_out"] == said
 
 
 def test_the_rows_of_a_list(run: Path) -> None:
@@ -183,12 +195,7 @@ def test_a_tree_a_node_and_its_passages(run: Path) -> None:
     assert node["passages"][0]["text"] is None
     assert "no calls.sqlite" in node["texts_missing"]
     texts = [Passage(one.id, one.title, f"text of {one.id}") for one in tree.nodes[1].passages[:2]]
-
-    async def journalled() -> None:
-        async with Journal(run / JOURNAL) as journal:
-            journal.searched("atlas-train-0001", "a query", 3, tuple(texts))
-
-    asyncio.run(journalled())
+    asyncio.run(journalled(run, "atlas-train-0001", *texts))
     node = got(at, run)
     assert [passage["text"] for passage in node["passages"]] == [*(one.text for one in texts), None]
     assert "lacks some" in node["texts_missing"]

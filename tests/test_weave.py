@@ -14,8 +14,8 @@ from data_generation.worked import WorkedEpisode
 from steprag.records.jsonl import read_records, write_records
 from steprag.records.training_rows import Trajectory
 from steprag.tree import Node, Tree
-from steprag.types import Found, Question, Usage
-from tests.fakes import WORLD
+from steprag.types import Found, Question
+from tests.fakes import WORLD, rooted
 from tests.training_parts import Capture
 
 ASKED = Question("q", "Which money has Albania?", ("lek",), {"supporting_ids": ["1"]})
@@ -23,9 +23,8 @@ ALBANIA, LIMA = (Found(WORLD[at].id, WORLD[at].title) for at in (1, 2))
 
 
 def node(place: int, parent: int | None, action: str | None, content: str = "", *found: Found, **more: object) -> Node:
-    depth = {None: 0, 0: 1, 1: 2, 2: 2, 3: 3, 4: 3}[parent] if parent is not None else 0
     values = {"text": f"So … <{action}> {content} </{action}>", "content": content, "passages": found}
-    return Node(id=place, parent=parent, depth=depth, action=action, **{**values, **more})  # pyright: ignore
+    return Node(id=place, parent=parent, depth=0, action=action, **{**values, **more})  # pyright: ignore
 
 
 def tree(*, below_the_failed: float = 0.0, question: Question = ASKED) -> Tree:
@@ -39,7 +38,7 @@ def tree(*, below_the_failed: float = 0.0, question: Question = ASKED) -> Tree:
         node(5, 3, "answer", "sol", prediction_f1=below_the_failed, terminal=True),
         node(6, 4, "answer", "lek", prediction_f1=1.0, terminal=True),
     )
-    return Tree(1, question, "done", Usage(), nodes)
+    return rooted(question, *nodes)
 
 
 def woven(tmp_path: Path, grown: Tree, *, straight: bool = False) -> list[WorkedEpisode]:
@@ -65,11 +64,11 @@ def test_a_detour_on_the_right_way_itself_is_shown_and_not_learnt(tmp_path: Path
         node(0, None, None),
         node(1, 0, "query", "money of Peru", LIMA),
         node(2, 1, "evidence", "None"),
-        replace(node(3, None, "query", "money of Albania", ALBANIA), parent=2, depth=3),
-        replace(node(4, None, "evidence", "Prices are in the lek."), parent=3, depth=4),
-        replace(node(5, None, "answer", "lek", prediction_f1=1.0, terminal=True), parent=4, depth=5),
+        node(3, 2, "query", "money of Albania", ALBANIA),
+        node(4, 3, "evidence", "Prices are in the lek."),
+        node(5, 4, "answer", "lek", prediction_f1=1.0, terminal=True),
     )
-    (episode,) = woven(tmp_path, Tree(1, ASKED, "done", Usage(), nodes), straight=True)
+    (episode,) = woven(tmp_path, rooted(ASKED, *nodes), straight=True)
     assert episode.id == "q-detour"
     assert [(step.action, step.learn) for step in episode.steps] == [
         ("search", False), ("backtrack", True), ("search", True), ("reasoning", True), ("answer", True)]  # fmt: skip

@@ -31,7 +31,7 @@ from steprag.errors import BudgetReached, ConfigError, DataError, NotJournalled,
 from steprag.records.jsonl import dump_line
 from steprag.runs.run import read_manifest
 from steprag.types import Passage
-from tests.fakes import WORLD, DictRetriever, Start, answer, chat_reply, evidence, query, serve
+from tests.fakes import WORLD, DictRetriever, Start, chat_reply, one_search, serve
 from tests.web_site import HTML, QUERY, Web, article, search, texts, web_file
 
 DIGEST = "0123456789abcdef"
@@ -229,21 +229,13 @@ def test_the_command_line_searches_the_web(
     assert "The lek is a currency." in shown
 
 
-def one_search(prompt: str, draw: int) -> str:
-    """Asks the web, reads, and answers."""
-    del draw
-    if "<query>" not in prompt:
-        return query(QUERY)
-    return answer("Tirana") if "<evidence>" in prompt else evidence("Tirana is the capital.")
-
-
 @pytest.mark.parametrize("command", ["infer", "generate"])
 def test_runs_search_the_web_once_and_keep_the_addresses(
     command: str, start: Start, here: Web, both: set[str], tmp_path: Path
 ) -> None:
     file = here.file(snapshot=str(tmp_path / "snapshot"))
     more = ["--limit", "3", *(["--search.rollouts", "2"] if command == "generate" else [])]
-    with serve(chat_reply(one_search)) as endpoint:
+    with serve(chat_reply(one_search(QUERY, "Tirana is the capital.", "Tirana"))) as endpoint:
         assert start(command, "out", *more, at=endpoint, index=file) == 0
         assert here.asked.count("/search") == 1, "all ask the same"
         here.pages.clear()
@@ -317,16 +309,13 @@ def test_a_search_engine_that_fails_says_why(
     assert not here.engine
 
 
-@pytest.mark.parametrize("after", ["0", "\xb2"])
-def test_a_search_engine_that_asks_to_wait_is_asked_again(after: str, here: Web) -> None:
-    here.engine = [(429, {"Retry-After": after}, b"")]
-    assert here.search(QUERY)[0]
-    assert here.asked.count("/search") == 2
-
-
-def test_a_search_in_part_is_made_again_and_not_kept(here: Web) -> None:
-    here.engine = [(200, JSON, b'{"results": [{"url": "http://a/"}], "unresponsive_engines": [["bing", "timeout"]]}')]
-    assert "Bank of Albania" in texts(here.search(QUERY)[0])
+@pytest.mark.parametrize("first", [
+    *((429, {"Retry-After": after}, b"") for after in ("0", "\xb2")),
+    (200, JSON, b'{"results": [{"url": "http://a/"}], "unresponsive_engines": [["bing", "timeout"]]}'),
+])  # fmt: skip
+def test_a_search_engine_that_asks_to_wait_or_answers_in_part_is_asked_again(first: Any, here: Web) -> None:
+    here.engine = [first]
+    assert "Bank of Albania" in texts(here.search(QUERY)[0]), "a part is not kept"
     assert here.asked.count("/search") == 2
 
 
@@ -410,15 +399,6 @@ class SharedWords:
         return None
 
 
-class Failing(DictRetriever):
-    """Fails each search with `error`."""
-
-    error: Exception = RetrieverError("rate limit")
-
-    async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
-        raise self.error
-
-
 def page(name: str, text: str) -> Passage:
     return Passage(f"https://{name}.org/#{DIGEST}", name, text)
 
@@ -467,7 +447,7 @@ def test_the_web_is_asked_where_the_index_has_nothing_alike() -> None:
 
 @pytest.mark.parametrize("auto", [True, False])
 def test_where_the_web_fails_the_index_answers_and_says_so(auto: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    local, far = DictRetriever(WORLD), Failing()
+    local, far = DictRetriever(WORLD), DictRetriever(lasts=0, error=RetrieverError("rate limit"))
     retriever = FallbackRetriever(local, far, SharedWords(), 2.0) if auto else FusedRetriever(local, far)
     assert searched(retriever, "capital Tirana") == searched(local, "capital Tirana")
     assert retriever.choice("capital Tirana") == SourceChoice("local", "the web could not be searched: rate limit")

@@ -1,4 +1,4 @@
-"""Training rows: read and checked, turned into tokens, put in order.
+"""Training rows: read and checked, turned into tokens.
 
 Tokens are made here and not by TRL, for three reasons: a row must be learnt up to and including the token that ends a
 turn and not beyond (TRL also trains the newline that templates put after it); a row that is too long is left out
@@ -7,25 +7,19 @@ rather than losing its end; and a reply is learnt as it was sampled, whatever th
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from steprag.engines.tokens import check_reply, prompt_tokens, reply_tokens
 from steprag.errors import ConfigError, DataError
-from steprag.records.jsonl import dump_line, from_dict, line_hash, read_rows
+from steprag.records.jsonl import from_dict, read_rows
 from steprag.records.training_rows import Pair, StepLabel, Trajectory
 from steprag.types import Message
-from training.config import TrainConfig
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-Drawn = TypeVar("Drawn")
-BLOCK_BATCHES = 16
-"""Rows are sorted by length within blocks of this many batches: little padding, and still a random order."""
 
 
 @dataclass(frozen=True)
@@ -104,18 +98,6 @@ def read_file(path: Path, stage: str) -> list[Row]:
     return rows
 
 
-def hold_out(rows: Sequence[Drawn], count: int, state: Callable[[Drawn], object]) -> list[Drawn]:
-    """At most `count` of the rows, by the hashes of what they say: the same ones in whatever order they come.
-
-    Rows of one `state` stay together, so that a critic's siblings can be compared.
-    """
-
-    def place(row: Drawn) -> tuple[str, str]:
-        return line_hash(dump_line({"state": state(row)})), line_hash(dump_line(row))
-
-    return sorted(rows, key=place)[:count]
-
-
 NUMBERS = ("label_smoothing", "value")
 """Of pairs and of step labels: each from 0 to 1."""
 
@@ -148,57 +130,3 @@ def tokenised(row: Row, tokenizer: PreTrainedTokenizerBase) -> TokenRow:
     for reply, ids in zip(row.completions, completions, strict=True):
         check_reply(row.prompt, reply, ids, tokenizer)
     return TokenRow(prompt, completions, row.question, row.smoothing, row.value)
-
-
-def by_prompt(rows: Sequence[TokenRow]) -> list[TokenRow]:
-    """Pairs in the order from which every trainer draws its batches, whatever the file's: short prompts first."""
-    return sorted(rows, key=lambda row: (len(row.prompt), row.prompt, row.length))
-
-
-def order_for(config: TrainConfig, rows: list[TokenRow]) -> list[int]:
-    """Row numbers for the whole run, by the places where the rows lie. With `max_steps` as many epochs as these need.
-
-    Rows of one prompt, or question, stay together where prompts are encoded once.
-    """
-    epochs = config.max_steps * config.step_rows / len(rows) if config.max_steps else config.epochs
-    groups: list[int] = []
-    if config.shares:
-        numbers: dict[object, int] = {}
-        by_question = config.side_by_side == "question"
-        names = [by_question and row.question or tuple(row.prompt) for row in rows]
-        groups = [numbers.setdefault(name, len(numbers)) for name in names]
-    return row_order([row.length for row in rows], config.batch_size, epochs, config.seed, groups)
-
-
-def row_order(lengths: Sequence[int], batch: int, epochs: float, seed: int, groups: Sequence[int] = ()) -> list[int]:
-    """Row numbers in the order they are trained, all epochs in one list; every run of `batch` has like lengths.
-
-    Rows of one group (a number a row; by default each is its own) stand side by side.
-    """
-    groups = groups or range(len(lengths))
-    members: dict[int, list[int]] = {}
-    for row, group in enumerate(groups):
-        members.setdefault(group, []).append(row)
-    longest = {group: max(lengths[row] for row in rows) for group, rows in members.items()}
-    shuffle = random.Random(seed)
-    order: list[int] = []
-    while len(order) < round(epochs * len(lengths)):
-        epoch = list(members)
-        shuffle.shuffle(epoch)
-        order += [row for group in epoch for row in members[group]]
-    order = order[: max(1, round(epochs * len(lengths)))]
-    block = batch * BLOCK_BATCHES
-    keys = [(longest[group], group, row) for row, group in enumerate(groups)]
-    return [
-        row
-        for start in range(0, len(order), block)
-        for row in _block(sorted(order[start : start + block], key=keys.__getitem__), batch, shuffle)
-    ]
-
-
-def _block(rows: list[int], batch: int, shuffle: random.Random) -> list[int]:
-    """One block, sorted: cut into batches, batches shuffled; an incomplete batch comes last."""
-    full = len(rows) // batch * batch
-    batches = [rows[start : start + batch] for start in range(0, full, batch)]
-    shuffle.shuffle(batches)
-    return [row for group in batches for row in group] + rows[full:]

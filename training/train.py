@@ -29,17 +29,19 @@ from steprag.engines.tokens import opened_thought
 from steprag.engines.weights import load_tokenizer
 from steprag.errors import PART_DONE, ConfigError
 from steprag.records.jsonl import file_hash
+from steprag.records.left_out import LeftOut, as_json
 from steprag.runs.run import Run, open_run, run_of
 from training.checks import check_smoothing, check_template
 from training.config import NEUTRAL, ONLINE, TrainConfig
 from training.job import Job, back_end
 from training.machine import check_devices, check_recipe, show_one_gpu
 from training.model import check_adapter, check_tokenizer
+from training.order import by_prompt, hold_out
 from training.parity import checked_tokens
 from training.plan import check_room
 from training.play.world import World, open_world
 from training.plots import draw
-from training.rows import Row, TokenRow, by_prompt, data_files, hold_out, read_file, read_training
+from training.rows import Row, TokenRow, data_files, read_file, read_training
 
 Counts = dict[str, Any]
 """Entries of the manifest."""
@@ -189,7 +191,7 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
 def _encoded(inputs: Inputs, tokenizer: Any, config: TrainConfig) -> tuple[list[TokenRow], list[TokenRow], Counts]:
     """Rows and held-out rows in tokens, and what the manifest says of them. Raises ConfigError where no row is left."""
     if inputs.world:
-        return [], [], {"questions": len(inputs.world.questions)}
+        return [], [], {"questions": len(inputs.world.questions), "left_out": as_json(inputs.world.gone)}
     left_out: dict[str, list[int]] = {}
     unscored: dict[str, list[int]] = {}
     rows = checked_tokens(inputs.rows, tokenizer, config.max_length, left_out)
@@ -206,7 +208,8 @@ def _encoded(inputs: Inputs, tokenizer: Any, config: TrainConfig) -> tuple[list[
         count = len(inputs.held_out) - len(held_out)
         say(f"train: {count} of {len(inputs.held_out)} held-out rows are not scored ({'; '.join([*unscored][:3])})")
     counts: Counts = {"rows": len(rows), "rows_left_out": len(inputs.rows) - len(rows)}
-    counts |= {"left_out": {why: len(numbers) for why, numbers in left_out.items()}}
+    gone = (LeftOut(f"rows: {why}", f"row {numbers[0]}", "", len(numbers)) for why, numbers in left_out.items())
+    counts |= {"left_out": as_json(gone)}
     counts |= {"held_out_rows": len(held_out), "validation_rows": inputs.validation}
     counts |= {"tokens_an_epoch": sum(row.tokens for row in rows)}
     return by_prompt(rows) if config.stage == "dpo" else rows, held_out, counts

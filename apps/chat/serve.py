@@ -268,7 +268,9 @@ async def _rewriter(config: ChatConfig, agent: OpenAgent) -> AsyncIterator[Rewri
         yield None
     elif choose and config.rewriter.engine not in STEPS_FORCED:
         raise ConfigError(f"rewriter.way choose needs constrained output, which {config.rewriter.engine} has not")
-    elif isinstance(agent.policy.policy, OpenAIPolicy) and _served_alike(config):
+    elif isinstance(agent.policy.policy, OpenAIPolicy) and all(
+        getattr(config.policy, key) == getattr(config.rewriter, key) for key in SERVED
+    ):
         async with agent.policy.policy.beside(config.rewriter, format) as policy:
             yield Rewriter(Model(policy, agent.policy.gate), choose)
     else:
@@ -288,10 +290,6 @@ async def _sampling(config: ChatConfig, agent: OpenAgent) -> AsyncIterator[Model
     warm = config.policy.model_copy(update={"temperature": TRIES_AT})
     async with policy.beside(warm, agent.environment.profile.grammar) as other:
         yield Model(other, agent.policy.gate)
-
-
-def _served_alike(config: ChatConfig) -> bool:
-    return all(getattr(config.policy, key) == getattr(config.rewriter, key) for key in SERVED)
 
 
 def _model_name(config: ChatConfig) -> str:

@@ -112,13 +112,13 @@ def episode_row(tree: Tree, leaf: Node) -> LearntRow:
     return LearntRow([*prompt_ids(path[-2].messages or ()), *encode(leaf.text)], spans)
 
 
-def whole_pairs(trees: Sequence[Tree], rng: np.random.Generator, each: int = 4) -> list[LearntPair]:
-    """Right episodes against wrong ones of the same question."""
+def whole_pairs(trees: Sequence[Tree], rng: np.random.Generator) -> list[LearntPair]:
+    """Right episodes against wrong ones of the same question, four pairs a tree."""
     rows: list[LearntPair] = []
     for tree in trees:
         good, bad = ends(tree, True), ends(tree, False)
         if good and bad:
-            drawn = [(good[rng.integers(len(good))], bad[rng.integers(len(bad))]) for _ in range(each)]
+            drawn = [(good[rng.integers(len(good))], bad[rng.integers(len(bad))]) for _ in range(4)]
             rows += [(episode_row(tree, one), episode_row(tree, other)) for one, other in drawn]
     return rows
 

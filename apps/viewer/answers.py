@@ -75,7 +75,8 @@ class Answers:
     def runs(self) -> dict[str, Any]:
         """Every run with what it says of itself; `stamp` changes whenever one of its files does."""
         if self._given:
-            self.folders = open_folders(filter(_is_there, self._given), self.folders)
+            there = (path for path in self._given if Path(path).expanduser().exists())
+            self.folders = open_folders(there, self.folders)
         return {"runs": [run_told(run) for run in self.folders.values()], "rules": rule_names()}
 
     def rows(self, run: str, kind: str, file: int, start: int) -> dict[str, Any]:
@@ -275,7 +276,3 @@ class Answers:
 def label_of(config: Mapping[str, Any]) -> Any:
     """The section `label` of a pairs folder's configuration; those of earlier versions call it `reward`."""
     return config.get("label") or config.get("reward")
-
-
-def _is_there(path: str) -> bool:
-    return Path(path).expanduser().exists()

@@ -7,6 +7,7 @@ from typing import Any
 
 from apps.viewer.folders import FILES, SCORES, RunFolder
 from apps.viewer.series import number
+from steprag.records.left_out import from_json, paragraph
 from steprag.runs.run import PROGRESS
 
 SIZES = {
@@ -43,6 +44,7 @@ def run_told(run: RunFolder) -> dict[str, Any]:
         "progress": None if far["done"] is None else far,
         "changed": run.changed(),
         "fault": fault,
+        "left_out": paragraph(from_json(manifest.get("left_out"))),
         "kinds": run.kinds(),
         "files": {kind: [listing.path.name for listing in run.listings(kind)] for kind in FILES},
         "stamp": run.stamp(),

@@ -77,7 +77,8 @@ class Series:
         at = _seconds(row.get("time"))
         self._first = at if self._first is None else self._first
         if number(row.get("step")) is not None:
-            self._steps.setdefault(row["step"], {}).update(_numbers(row))
+            told = {key: value for key, value in row.items() if key not in NOT_CURVES and number(value) is not None}
+            self._steps.setdefault(row["step"], {}).update(told)
         elif row.get("event") in ("done", "failure"):
             since = None if at is None or self._first is None else round(at - self._first, 3)
             failed, took = row["event"] == "failure", number(row.get("seconds"))
@@ -97,10 +98,6 @@ def _row(line: bytes) -> dict[str, Any] | None:
     except NotJson:
         return None
     return row if isinstance(row, dict) else None
-
-
-def _numbers(row: dict[str, Any]) -> dict[str, float]:
-    return {key: value for key, value in row.items() if key not in NOT_CURVES and number(value) is not None}
 
 
 def number(value: object) -> float | None:

@@ -33,7 +33,8 @@ def prepare(work: Path) -> None:
     from steprag.records.training_rows import Pair
     from steprag.types import Message
     from tests.models import TEMPLATE, make_tokenizer
-    from training.rows import by_prompt, read_training, row_order, tokenised
+    from training.order import by_prompt, row_order
+    from training.rows import read_training, tokenised
 
     text, rows, said = path("corpus").read_text(encoding="utf-8"), [], partial(Message, role="assistant")
     tokenizer = make_tokenizer(work / "model", [text[:100_000]], TEMPLATE)

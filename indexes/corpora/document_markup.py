@@ -84,10 +84,10 @@ class Walker:
         self._tables: list[dict[int, tuple[int, str]]] = []
         self._in_cell = 0
 
-    def walked(self, root: Any, role: str = "p") -> None:
+    def walked(self, root: Any) -> None:
         """Adds a whole tree."""
         self._walk(root)
-        self._end(role)
+        self._end()
 
     def _end(self, role: str = "p") -> None:
         if self._in_cell:

@@ -37,6 +37,9 @@ LARGE = "large", 0, f"holds more than {LONGEST:,} characters: split it"
 PIECES = 100
 """Pieces of a document that are named one by one, in as many characters each; of more, each kind is one."""
 _ZIP, _OLE = "a ZIP archive", "an old or encrypted Office file"
+_ASIDE = re.compile(r"\{(?:\\\*)?\\(?:footnote|annotation|(?:header|footer)[lrf]?|shptxt)(?![a-z])")
+_BRACE = re.compile(r"\\[\\{}]|[{}]")
+"""RTF's groups that stand beside the text; its braces, and those that are text."""
 _MAGIC = {b"%PDF-": "a PDF", b"PK\x03\x04": _ZIP, b"\xd0\xcf\x11\xe0": _OLE, b"{\\rtf": "RTF", b"\x1f\x8b": "gzip",
           b"\x89PNG": "a picture", b"\xff\xd8\xff": "a picture", b"\x7fELF": "a program"}  # fmt: skip
 _WANTED = {"pdf": "a PDF", "rtf": "RTF", **dict.fromkeys(("docx", "epub", "opendocument", "slides", "workbook"), _ZIP)}
@@ -292,10 +295,32 @@ def _front_matter(content: str, out: Read) -> int:
     return end
 
 
+def _with_asides(text: str) -> str:
+    """An RTF file with its notes, headers and text boxes as paragraphs at its end: striprtf drops them elsewhere."""
+    parts, asides, end = [], [], 0
+    for aside in _ASIDE.finditer(text):
+        if aside.start() >= end:
+            parts.append(text[end : aside.start()])
+            end = _group_end(text, aside.end())
+            asides.append(f"{{\\par {text[aside.end() : end]}")
+    main, brace, rest = "".join([*parts, text[end:]]).rpartition("}")
+    return f"{main}{''.join(asides)}{brace}{rest}"
+
+
+def _group_end(text: str, start: int) -> int:
+    """The place behind the group that `start` lies in."""
+    depth = 1
+    for found in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(found[0], 0)
+        if not depth:
+            return found.end()
+    return len(text)
+
+
 def _rtf(path: str, out: Read) -> None:
     from striprtf.striprtf import rtf_to_text
 
-    lines = rtf_to_text(Path(path).read_bytes().decode("latin-1"), errors="replace").splitlines()
+    lines = rtf_to_text(_with_asides(Path(path).read_bytes().decode("latin-1")), errors="replace").splitlines()
     for line in lines:
         out.row(0, line.split("|")) if line.count("|") > 1 else out.add("p", 0, line)
     out.account((0, line.replace("|", " ")) for line in lines)

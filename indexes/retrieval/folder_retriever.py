@@ -171,7 +171,7 @@ class FolderRetriever:
             while self._waiting:
                 taken = dict(itertools.islice(self._waiting.items(), self._batch))
                 self._waiting = {asked: waiters for asked, waiters in self._waiting.items() if asked not in taken}
-                self._running = {asked: waiters for asked, waiters in taken.items() if not _all_done(waiters)}
+                self._running = {asked: them for asked, them in taken.items() if not all(one.done() for one in them)}
                 if self._running:
                     await self._answer()
         finally:  # reached with open waiters only where the loop is going down
@@ -208,10 +208,6 @@ class FolderRetriever:
         self._loaded.result()  # raises what went wrong while loading
         found = zip(wanted, self._searcher.search(wanted), strict=True)
         return {asked: tuple(self._store.read(row, score) for row, score in rows) for asked, rows in found}
-
-
-def _all_done(waiters: _Waiters) -> bool:
-    return all(waiter.done() for waiter in waiters)
 
 
 def _cancel(searches: Mapping[SearchKey, _Waiters]) -> None:

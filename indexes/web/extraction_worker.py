@@ -30,10 +30,11 @@ _SUPERSETS = {"iso8859-1": "cp1252", "ascii": "cp1252", "iso8859-9": "cp1254", "
               "euc_kr": "cp949"}  # fmt: skip
 """Codecs as browsers take them."""
 _EASTERN = ("gb18030", "big5", "cp932", "euc-jp", "cp949")
-_OLD = ("cp866", "cp850", "cp437", "mac-roman", "mac-cyrillic")
-"""Of DOS and the first Macintosh."""
+_OLD = ("cp866", "cp850", "cp437", "mac-roman", "mac-cyrillic", "iso8859-5", "iso8859-2", "cp852", "cp857")
+"""Of DOS, the first Macintosh and early Unix."""
 _MIXED = re.compile(r"[A-Za-z][\u0370-\u1fff]|[\u0370-\u1fff][A-Za-z]")
-_ODD = re.compile(r"[^\W\d_][¡-©«¬®-¶¸¹»-¿×÷][^\W\d_]")
+_LONE = re.compile(r"(?<=[A-Za-z])[^\x00-\u2e7f](?![^\x00-\x7f])|(?<![^\x00-\x7f])[^\x00-\u2e7f](?=[A-Za-z])")
+_ODD = re.compile(r"[^\W\d_][¡-©«¬®-¶¸¹»-¿×÷†‡•‰‹›“”„™│-▟][^\W\d_]")
 """A sign within a word, as letters of another script have it that are read as Latin ones."""
 _TURKISH, _NOT_TURKISH = re.compile(rb"[\xd0\xdd\xde\xf0\xfd\xfe]"), re.compile(rb"[\xe1\xed\xf3\xe6]")
 """Windows-1254 has Turkish letters where 1252 has Icelandic ones, whose texts hold the second ones too."""
@@ -111,8 +112,8 @@ def _fits(page: bytes, codec: str) -> bool:
 
 
 def _guessed(page: bytes) -> str | None:
-    """The codec that the bytes look like. Letters of two scripts within words mean that a Western one was missed, and
-    signs within words that an Eastern one was.
+    """The codec that the bytes look like. Letters of two scripts within words, or single Chinese signs beside Latin
+    letters, mean that a Western one was missed, and signs within words that an Eastern one was.
     """
     from chardet import EncodingEra, detect
 
@@ -123,14 +124,17 @@ def _guessed(page: bytes) -> str | None:
     (codec, sure), (old, surer) = best(encoding_era=EncodingEra.MODERN_WEB), best(include_encodings=(*_OLD, "cp1252"))
     if old != "cp1252" and surer > max(1.2 * sure, 0.08):
         codec = old
-    text = page.decode(codec, "replace") if codec else ""
-    if 2 * len(_MIXED.findall(text)) > len(re.findall(r"[^\x00-\x7f]+", text)):
-        codec, text = "cp1252", page.decode("cp1252", "replace")
-    if codec.startswith(("cp125", *_OLD)) and _ODD.search(text):
-        codec, _ = best(include_encodings=_EASTERN, no_match_encoding="gb18030")
+    eastern = best(include_encodings=_EASTERN, no_match_encoding="gb18030")[0]
+    codec = next((one for one in (codec, old, "cp1252", eastern) if one and _reads(page.decode(one, "replace"))), "")
     if codec == "cp1252" and _TURKISH.search(page) and not _NOT_TURKISH.search(page):
         codec = "cp1254"
     return codec if codec and _fits(page, codec) else None
+
+
+def _reads(text: str) -> bool:
+    """Whether the letters of a text may stand side by side."""
+    runs = len(re.findall(r"[^\x00-\x7f]+", text))
+    return 2 * len(_MIXED.findall(text)) <= runs and 2 * len(_LONE.findall(text)) <= runs and not _ODD.search(text)
 
 
 def codec_of(name: str) -> str | None:

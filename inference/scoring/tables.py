@@ -148,7 +148,8 @@ def draw(
 
     `ends`, `errors`: by run, how many predictions ended so, and have this error.
     """
-    pictures = {"table.png": _table, "scores.png": _scores, "searches.png": _searches, "endings.png": _endings}
+    pictures = {"table.png": _table, "scores.png": _scores, "searches.png": _searches}
+    pictures["endings.png"] = lambda axes, rows, ends: _shares(axes, rows, ends, "% of the questions")
     pictures["errors.png"] = lambda axes, rows, ends: _shares(axes, rows, errors, "% of the predictions")
     for name, paint in pictures.items():
         width, height = 12 if name == "table.png" else 7, 0.9 + 0.55 * len(rows)
@@ -207,11 +208,6 @@ def _bars(rows: list[dict[str, Any]], name: str) -> list[list[float]]:
         [max(0.0, 100 * (row[name] - row[f"{name}_low"])) for row in rows],
         [max(0.0, 100 * (row[f"{name}_high"] - row[name])) for row in rows],
     ]
-
-
-def _endings(axes: Any, rows: list[dict[str, Any]], ends: dict[str, Counter[str]]) -> None:
-    """How episodes ended, and why questions failed, as shares of each run's questions."""
-    _shares(axes, rows, ends, "% of the questions")
 
 
 def _shares(axes: Any, rows: list[dict[str, Any]], counts: dict[str, Counter[str]], what: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from preference.config import FolderConfig
-from preference.pairs import unscored_pair
+from preference.exchange.unscored import unscored_pair
 from preference.pairs_folder import made_folder
 from steprag.agent.profiles import grammar_of
 from steprag.config.load import add_options, config_from, parse_arguments

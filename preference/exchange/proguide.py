@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from preference.config import FolderConfig
-from preference.pairs import unscored_pair
+from preference.exchange.unscored import unscored_pair
 from preference.pairs_folder import add_push_option, made_folder, push_if_asked
 from steprag.agent import grammars
 from steprag.agent.inert import CONTROL_TOKEN

@@ -27,6 +27,8 @@ _NOT_AVAILABLE = re.compile(r"\s*(#?n/a|n\.a\.)\s*", re.IGNORECASE)
 """The same as spreadsheets have it; "NA" and "none" may be answers."""
 _BETWEEN = re.compile(r"\band\b|[\s,;/&+、，]", re.IGNORECASE)
 """What stands between the letters of several choices."""
+_RESULT = "\n#### "
+"""What stands before the result of a worked solution (GSM8K)."""
 _DECIMAL, _TRUTHS = re.compile(r"-?\d+(?:\.\d+)?"), frozenset({"true", "false"})
 
 
@@ -99,7 +101,7 @@ def _texts(answer: Any) -> tuple[str, ...]:
     """An answer as texts: true is yes and true."""
     if isinstance(answer, bool):
         return ("yes", "true") if answer else ("no", "false")
-    return (plain(answer) or "",)
+    return ((plain(answer) or "").rpartition(_RESULT)[2],)
 
 
 def _meant(answer: Any, column: str, choices: Choices, path: Path, line: int) -> str | ChoicePlace | None:

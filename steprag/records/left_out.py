@@ -43,14 +43,24 @@ def columns_not_read(unread: Mapping[str, int], path: Path) -> list[LeftOut]:
 
 
 def say_left_out(items: Sequence[LeftOut]) -> None:
-    """One short paragraph: every kind with its count and its first place. Says nothing where nothing was left out."""
+    """The paragraph on standard error; nothing where nothing was left out."""
+    if said := paragraph(items):
+        say(f"left out: {said}")
+
+
+def paragraph(items: Iterable[LeftOut]) -> str:
+    """Every kind with its count and its first place; nothing where nothing was left out."""
     kinds = merged(items)
-    named = [f"{one.kind}: {_shown(one.words)} ({f'{one.count:,}, first at ' * (one.count > 1)}{_shown(one.place)})"
-             for one in kinds[:_KINDS]]  # fmt: skip
+    named = [
+        f"{_shown(one.kind)}{': ' * bool(one.words)}{_shown(one.words)} ({_counted(one)})" for one in kinds[:_KINDS]
+    ]
     if len(kinds) > _KINDS:
         named.append(f"{len(kinds) - _KINDS} more kinds")
-    if named:
-        say(f"left out: {'; '.join(named)}")
+    return "; ".join(named)
+
+
+def _counted(one: LeftOut) -> str:
+    return f"{one.count:,}, first at {_shown(one.place)}" if one.count > 1 else _shown(one.place)
 
 
 def _shown(text: str) -> str:
@@ -61,3 +71,12 @@ def _shown(text: str) -> str:
 def as_json(items: Iterable[LeftOut]) -> list[dict[str, Any]]:
     """The items for the key `left_out` of a manifest."""
     return [dataclasses.asdict(item) for item in items]
+
+
+_TYPES: dict[str, type] = {"kind": str, "place": str, "words": str, "count": int}
+
+
+def from_json(value: Any) -> list[LeftOut]:
+    """The items of a manifest; those of another form, which earlier versions wrote, are none."""
+    items = [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [LeftOut(**one) for one in items if {name: type(text) for name, text in one.items()} == _TYPES]

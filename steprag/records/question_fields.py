@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from string import ascii_uppercase
 from typing import Any
 
@@ -17,10 +17,12 @@ from steprag.records.spellings import (
     ASKED,
     CHOICES,
     CONTEXTS,
+    FALSE,
     PLACES,
     QUESTION_IDS,
     QUESTION_NAMES,
     QUESTIONS,
+    TRUE,
     TURNING,
     UNANSWERABLE,
     WRONG,
@@ -91,7 +93,7 @@ def question_fields(row: dict[str, Any], line: int) -> QuestionFields:
     """The fields of a row in any spelling; `line` is the id of a row without one."""
     named = _opened(spelt(row, QUESTION_NAMES))
     ours = {"id", "question", "golden_answers"} <= named.keys()
-    found = _own(named) if ours else _foreign(named, line)
+    found = _with_listed(_own(named) if ours else _foreign(named, line))
     if found.own.get("dataset") is None and text_of(found.own["metadata"], "dataset") is None:  # Search-R1, verl
         found.own["dataset"] = text_of(named, "data_source")
     return found
@@ -131,6 +133,8 @@ def _foreign(row: dict[str, Any], line: int) -> QuestionFields:
     place = next(((name, rest[name]) for name in PLACES if _is_place(rest.get(name))), None)
     given, columns, answers = _given_choices(rest, answers, aliases, place)
     given = given or row["metadata"].get("choices")
+    if isinstance(given, str) and (listed := listed_choices(given))[0] == "":
+        given = listed[1]
     if given and not _leaves(answers):
         column, answers = _taken(rest, [place[0]] if place else PLACES)
         place = None
@@ -145,6 +149,29 @@ def _foreign(row: dict[str, Any], line: int) -> QuestionFields:
     unread = _unread({name: value for name, value in rest.items() if not (place and name == place[0])})
     unread += tuple(name for name in CONTEXTS if given and (text := text_of(rest, name)) and text not in str(asked))
     return QuestionFields(own, False, leaves, column, choices, place, none, unread)
+
+
+def _with_listed(found: QuestionFields) -> QuestionFields:
+    """The fields with the choices that the question's text ends with, where each answer is the letter of one."""
+    asked = found.own.get("question")
+    if not isinstance(asked, str) or not found.answers or found.choices is None or found.choices.texts:
+        return found
+    before, listed = listed_choices(asked)
+    if not before or not all(label_of(one) in listed for one in found.answers):
+        return found
+    own = {**found.own, "question": before, "metadata": {**found.own["metadata"], "choices": listed}}
+    return replace(found, own=own, choices=Choices(listed))
+
+
+def listed_choices(text: str) -> tuple[str, dict[str, str]]:
+    """The text before its choices, and these by letter: its last lines, where they begin with the letters from A on."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    marks = [re.match(LETTER % "[A-J]", line) for line in lines]
+    start = next((at for at, mark in reversed([*enumerate(marks)]) if mark and mark[1] == "A"), len(lines))
+    listed = {mark[1]: mark[2].strip() for mark in marks[start:] if mark}
+    if len(listed) < 2 or "".join(listed) != ascii_uppercase[: len(lines) - start]:
+        return text, {}
+    return "\n".join(lines[:start]).rstrip(), listed
 
 
 def _asked(rest: dict[str, Any]) -> Any:
@@ -280,8 +307,9 @@ def _choice_pairs(given: dict[str, Any] | list[Any]) -> Iterator[tuple[Any, Any,
 
 def _right_marks(given: list[Any]) -> list[bool]:
     """Whether each choice is right, where all of them are objects that say so (MultiRC); else nothing."""
-    found = [first(spelt(one, _FLAGS), _FLAGS) if isinstance(one, dict) else None for one in given]
-    return [bool(one) for one in found] if all(one in (0, 1) for one in found) else []
+    found = [str(first(spelt(one, _FLAGS), _FLAGS)).strip().lower().removesuffix(".0") if isinstance(one, dict) else ""
+             for one in given]  # fmt: skip
+    return [one in TRUE for one in found] if all(one in (*FALSE, *TRUE) for one in found) else []
 
 
 def label_of(value: object) -> str:

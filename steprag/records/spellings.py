@@ -41,9 +41,9 @@ WRONG = frozenset({"distractor", "distractors", "incorrectanswer", "incorrectans
 """Choices that are wrong, beside a right answer; folded, and without a number behind."""
 CONTEXTS = ("context", "passage", "article", "premise", "story")
 """Texts that a question with choices may be about: a question is asked without them."""
-_FALSE, _TRUE = ("false", "0", "no"), ("true", "1", "yes")
-UNANSWERABLE = {"answerable": _FALSE, "isanswerable": _FALSE, "isimpossible": _TRUE, "unanswerable": _TRUE,
-                "noanswer": _TRUE}  # fmt: skip
+FALSE, TRUE = ("false", "0", "no"), ("true", "1", "yes")
+UNANSWERABLE = {"answerable": FALSE, "isanswerable": FALSE, "isimpossible": TRUE, "unanswerable": TRUE,
+                "noanswer": TRUE}  # fmt: skip
 """Fields, folded, and what they say where a question has no answer."""
 ASKED = ("stem", "text", "question")
 """Where a question that is an object holds its text (ARC's and CommonsenseQA's own files, NarrativeQA)."""
@@ -58,7 +58,8 @@ def folded(name: str) -> str:
     return "".join(filter(str.isalnum, name.casefold()))
 
 
-TURNING = frozenset({*map(folded, (*PLACES, *CHOICES)), "labels", "weight", "weights", "train", "mask", "lossmask"})
+TURNING = frozenset({*map(folded, (*PLACES, *CHOICES)), "labels", "weight", "weights", "train", "mask", "lossmask",
+                     "iscorrect", "rating", "quality"})  # fmt: skip
 """Fields, folded, that may turn a row's meaning round where nobody reads them."""
 PASSAGE_NAMES = (*PASSAGE_IDS, *TEXTS, *TITLES)
 QUESTION_NAMES = (*QUESTION_IDS, *QUESTIONS, *ANSWERS, *ALIASES, *CHOICES, *PLACES)

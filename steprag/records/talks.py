@@ -4,11 +4,12 @@ another form is.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from steprag.errors import quoted
-from steprag.records.spellings import TURNING, first, folded, plain
+from steprag.records.spellings import first, folded, plain
 
 ROLES = {word: role for role, words in {
     "system": "system developer", "user": "user human", "assistant": "assistant gpt chatgpt bing bard model",
@@ -25,7 +26,14 @@ LEARNED = ("weight", "train", "training", "loss", "loss_mask", "loss_weight", "t
 CONTEXT = "marked as context, which is not learned"
 HELD = ("images", "image", "videos", "video", "audios", "audio")
 """What no step holds."""
-UNREAD = frozenset({*TURNING, "tools", "functions"})
+_SAID = ("role", "from", "content", "value", "reasoning_content", "reasoning", "tool_calls", "function_call")
+"""What is read of a message."""
+_ABOUT = frozenset({
+    "id", "idx", "index", "uuid", "conversationid", "messageid", "promptid", "source", "dataset", "origin",
+    "datasource", "category", "task", "tasktype", "type", "topic", "subject", "domain", "language", "lang", "model",
+    "generator", "turn", "url", "title", "split", "timestamp", "date", "created", "license", "text",
+})  # fmt: skip
+"""Fields, folded, that say where a row comes from, or all of it once more (Alpaca's `text`): nobody misses them."""
 _PAIRS = ("preferences between whole answers (DPO), which no command reads: give the better ones as prompt and "
           "completion to steprag pairs instruct")  # fmt: skip
 _TALKS, _ASKED = "instruction data: steprag pairs instruct FILE", "questions: steprag generate --questions FILE"
@@ -51,7 +59,7 @@ class TalkTurn:
 
 @dataclass(frozen=True)
 class Talk:
-    """The system prompt and the turns of a row. `unread`: its fields that nobody reads and that may matter."""
+    """The system prompt and the turns of a row. `unread`: its fields that nobody reads."""
 
     system: str
     turns: tuple[TalkTurn, ...]
@@ -95,11 +103,19 @@ def _check(row: dict[str, Any]) -> None:
 
 
 def _unread(row: dict[str, Any]) -> frozenset[str]:
-    lists = [row[name] for name in MESSAGES if isinstance(row.get(name), list)]
-    names = {"name" for said in lists for one in said if one.get("name")}
-    read = (None, "", "[]", [], True)  # a good answer has the label True
-    return frozenset(names | {name for name in row.keys() - {*LEARNED}
-                              if folded(name) in UNREAD and row[name] not in read})  # fmt: skip
+    """The fields of a row and of its messages that nobody reads, with a value."""
+    said = [one for name in MESSAGES if isinstance(row.get(name), list) for one in row[name]]
+    used = ("prompt", "completion") if said else (_present(row, names) for names in (ASKED, MORE, REPLY))
+    read = {*used, *MESSAGES, *SYSTEM, *LEARNED, "history", "label", "kto_tag"}
+    fields = {name: value for name, value in row.items() if name not in read and folded(name) not in _ABOUT}
+    fields |= {
+        f"messages.{name}": value for one in said for name, value in one.items() if name not in (*_SAID, *LEARNED)
+    }
+    return frozenset(name for name, value in fields.items() if value not in (None, "", "[]", [], {}))
+
+
+def _present(row: dict[str, Any], names: Sequence[str]) -> str:
+    return next((name for name in names if row.get(name) is not None), "")
 
 
 def _messages(row: dict[str, Any]) -> list[dict[str, Any]]:
@@ -141,6 +157,10 @@ def _alpaca(row: dict[str, Any]) -> list[dict[str, Any]]:
     told, more, reply = first(row, ASKED), str(first(row, MORE) or ""), first(row, REPLY)
     if told is None or reply is None:
         raise ValueError("neither instruction and output nor messages")
+    if isinstance(reply, list) and all(isinstance(one, str) for one in reply):
+        if len(reply) != 1:
+            raise ValueError(f"{len(reply)} replies, of which nothing says which one is to be learned")
+        reply = reply[0]
     asked = "\n".join(filter(str.strip, (str(told), more * (more.strip().lower() not in NOTHING))))
     earlier = row.get("history") or []
     turns = [*(earlier if isinstance(earlier, list) else [None]), (asked, plain(reply) or reply)]

@@ -29,7 +29,8 @@ from steprag.records.jsonl import parse_line, read_json, written_whole
 from training.job import Job, Outcome, finite, last_checkpoint, reason, scores, trainer_arguments
 from training.machine import executable, has_blanks
 from training.model import adopt, load_policy, save_merged
-from training.rows import TokenRow, order_for
+from training.order import order_for
+from training.rows import TokenRow
 
 LOG = "trainer_log.jsonl"
 """LLaMA-Factory's own file: one JSON object a logged step."""

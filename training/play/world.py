@@ -36,6 +36,7 @@ from steprag.records.jsonl import (
     shaped,
     write_records,
 )
+from steprag.records.left_out import LeftOut
 from steprag.runs.run import Run
 from steprag.types import Question
 from training.config import TrainConfig
@@ -54,13 +55,14 @@ FAILURES = 4
 @dataclass(frozen=True)
 class World:
     """`identity`: what decides the episodes beyond the recipe's own section. `opened`: what `open_world` was given, the
-    question file and the index, for other processes that play.
+    question file and the index, for other processes that play. `gone`: what of the questions was left out.
     """
 
     questions: list[Question]
     environment: Environment
     identity: dict[str, Any]
     opened: tuple[str, str] = ("", "")
+    gone: Sequence[LeftOut] = ()
 
 
 @contextmanager
@@ -72,7 +74,8 @@ def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator
     The retriever's weights load with its first search: a run that is finished already needs none.
     """
     file = existing(questions_file, "question file")
-    questions = read_questions(file)
+    gone: list[LeftOut] = []
+    questions = read_questions(file, gone=gone)
     profile = profile_for(config.prompt, resolve_model(config.model, config.adapter))
     retriever = open_retriever(index, config.retriever.model_copy(update={"preload": False}))
     identity = {
@@ -85,7 +88,7 @@ def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator
         identity["rewards_code"] = code
     try:
         environment = make_environment(profile, retriever, config.episode)
-        yield World(questions, environment, identity, (questions_file, index))
+        yield World(questions, environment, identity, (questions_file, index), gone)
     finally:
         asyncio.run(retriever.aclose())
 

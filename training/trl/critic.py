@@ -19,7 +19,8 @@ from transformers import DataCollatorWithPadding, EvalPrediction, TrainingArgume
 from steprag.agent.critic import pad_with, step_ids
 from training.job import Job, Outcome
 from training.model import load_policy
-from training.rows import TokenRow, order_for
+from training.order import order_for
+from training.rows import TokenRow
 from training.trl.common import Refreezing, common_arguments, run_trainer, save
 
 

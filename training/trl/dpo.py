@@ -20,7 +20,8 @@ from steprag.console.progress import Progress
 from training.config import DpoSection
 from training.job import Job, Outcome
 from training.model import freeze_below, load_policy
-from training.rows import TokenRow, order_for
+from training.order import order_for
+from training.rows import TokenRow
 from training.trl.common import REFERENCE, Refreezing, common_arguments, completion_only_head, run_trainer, save
 from training.trl.shared_prefix import sharing_if_asked
 

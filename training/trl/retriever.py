@@ -29,7 +29,7 @@ from steprag.records.jsonl import existing, file_hash, files_hash, read_records,
 from steprag.runs.run import Run, open_run
 from training.config import NEUTRAL, TrainConfig
 from training.job import Job
-from training.rows import hold_out
+from training.order import hold_out
 from training.trl.common import Refreezing, common_arguments, explained_out_of_memory, quiet, run_trainer
 
 EMBEDDED = "minilm"

@@ -8,7 +8,8 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from training.job import Job, Outcome
 from training.model import load_policy
-from training.rows import TokenRow, order_for
+from training.order import order_for
+from training.rows import TokenRow
 from training.trl.common import Refreezing, common_arguments, run_trainer, save
 from training.trl.shared_prefix import sharing_if_asked
 

@@ -190,7 +190,7 @@ class _Teller:
             rest = turn.step.text.removeprefix(self._text)
             if rest and turn.step.text.startswith(self._text):  # the closing tag, at which the engine stopped
                 self._live.publish(events.step_delta(self._place, rest))
-            used = _difference(turn.usage, self._usage)
+            used = Usage(**{key: count - self._usage.shown.get(key, 0) for key, count in turn.usage.shown.items()})
             seconds = time.monotonic() - self._since
             self._live.publish(events.step_finished(self._place, turn.step, used, seconds))
         if turn.searched:
@@ -225,7 +225,3 @@ def _source(passages: tuple[Passage, ...]) -> str:
     """Where passages came from, as their ids say."""
     kinds = {"web" if url_of(passage.id) else "local" for passage in passages}
     return "both" if len(kinds) > 1 else next(iter(kinds), "local")
-
-
-def _difference(after: Usage, before: Usage) -> Usage:
-    return Usage(**{name: count - before.shown.get(name, 0) for name, count in after.shown.items()})

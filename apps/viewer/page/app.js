@@ -5,7 +5,7 @@ import { useRuns } from "./loading.js";
 import { PairsPage } from "./pairs.js";
 import { PredictionsPage } from "./predictions.js";
 import { QualityPage } from "./quality.js";
-import { RunsPage, Standing } from "./runs.js";
+import { LeftOut, RunsPage, Standing } from "./runs.js";
 import { go, link, useRoute } from "./route.js";
 import { named, SignIn } from "./signin.js";
 import { useTheme } from "./themechoice.js";
@@ -79,7 +79,7 @@ function Viewer({ onRefused }) {
     <main>
       ${!run && html`<${RunsPage} runs=${runs} />`}
       ${run?.fault && html`<p class="fault-words banner" role="alert">${run.fault}</p>`}
-      ${run && html`<${Standing} run=${run} />`}
+      ${run && html`<${Standing} run=${run} /><${LeftOut} run=${run} />`}
       ${Page && html`<${Page} key=${`${run.key}/${here.tab}`} run=${run} runs=${runs} rules=${rules} route=${here} again=${again} />`}
       ${run && !Page && html`<p class="empty">Nothing of this run can be shown yet. What appears in its folder appears here.</p>`}
     </main>`;

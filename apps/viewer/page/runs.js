@@ -93,6 +93,9 @@ const ENDED = {
   partial: "Some questions of this run failed. The same command tries them again.",
 };
 
+/** What a run left out of what it was given. */
+export const LeftOut = ({ run }) => run.left_out && html`<p class="hint banner left-out"><strong>Left out:</strong> ${run.left_out}</p>`;
+
 /** Why a run is not done, or how far it is; nothing of one that is. */
 export function Standing({ run }) {
   if (run.status === "running") return html`<${Going} run=${run} far=${run.progress} />`;
