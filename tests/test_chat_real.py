@@ -98,8 +98,10 @@ def test_a_turn_over_http_is_what_infer_predicts(index: Path, tmp_path: Path) ->
 
 def test_a_killed_service_goes_on_and_a_cancelled_turn_frees_its_slot(index: Path, tmp_path: Path) -> None:
     question = read_questions(atlas.path("test"))[4].question
+    tmp_path.chmod(0o755)
     with service(index, tmp_path, "--policy.concurrency", "1") as (process, client):
         turn = ask(client, question)
+        client.post("/api/files/some", params={"name": "a.txt"}, content="Lima is a city.")
         follow(client, turn, most=40)
         process.kill()
         process.wait(30)
@@ -111,6 +113,8 @@ def test_a_killed_service_goes_on_and_a_cancelled_turn_frees_its_slot(index: Pat
         assert client.delete(f"/api/turns/{cancelled}").status_code == 204
         assert follow(client, cancelled)[-1]["type"] == "turn.cancelled"
         assert follow(client, ask(client, question))[-1]["type"] == "turn.finished"
+        for path in (tmp_path, *tmp_path.rglob("*")):
+            assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
         second = subprocess.run(
             [sys.executable, "-m", "apps.chat.serve", "--index", str(index), "--out", str(tmp_path),
              "--serve.port", "0"], capture_output=True, text=True, timeout=120, check=False)  # fmt: skip

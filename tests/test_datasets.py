@@ -573,6 +573,30 @@ def test_a_workbook_that_is_none_is_refused_and_one_that_expands_too(
             read_questions(tmp_path / f"{name}.xlsx")
 
 
+@pytest.mark.parametrize(("form", "letters", "said"), [
+    ("parquet", 2_000_000, ":1: a row of more than 1,048,576 characters"),
+    ("parquet", 20_000, "more than 2 times its size"),
+    ("xlsx", 20_000, "expands to more than 2 times its size"),
+])  # fmt: skip
+def test_a_text_that_a_file_holds_once_and_names_often_has_bounds(
+    form: str, letters: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STEPRAG_LINE_MIB", "1")
+    monkeypatch.setenv("STEPRAG_EXPANSION", "2")
+    monkeypatch.setattr("steprag.records.rows.FREE", 1 << 20)
+    file, rows = tmp_path / f"q.{form}", [{"question": "Q" * letters, "answer": "a"}] * 60
+    if form == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pytest.importorskip("pyarrow").Table.from_pylist(rows), file)
+    else:
+        book = pytest.importorskip("openpyxl").Workbook()
+        for cells in (["question", "answer"], *(row.values() for row in rows)):
+            book.active.append([*cells])
+        book.save(file)
+    with pytest.raises(DataError, match=said):
+        read_questions(file)
+
+
 @pytest.mark.parametrize(("content", "said"), [
     ('{"train": [{"question": "Q?"}],\n"dev": [{"question": "Q?"}]}', "several lists of rows: 'train', 'dev' .write"),
     ('question,answer\n"Which?,a\n' + "x" * 140_000, r":2: no table with ',' between: field larger.*close its quot"),

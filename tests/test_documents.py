@@ -91,6 +91,13 @@ def test_links_and_files_are_there(page: Path) -> None:
     assert not missing, f"{page.name}: {missing}"
 
 
+def test_each_promise_of_security_has_its_test() -> None:
+    promised = re.findall(r"^\| .+ \| (.+) \|$", (ROOT / "SECURITY.md").read_text(encoding="utf-8"), re.MULTILINE)
+    there = {name for path in (ROOT / "tests").glob("*.py") for name in re.findall(r"def (test_\w+)", path.read_text())}
+    assert len({name.strip("`") for name in promised} & there) > 40
+    assert {name.strip("`") for name in promised if name.startswith("`test_")} <= there
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_have_the_options_that_are_shown(page: Path) -> None:
     for line in shell_lines(page):

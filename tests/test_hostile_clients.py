@@ -17,6 +17,7 @@ import pytest
 from fastapi import FastAPI, Request
 
 from steprag.web import listening
+from steprag.web.guard import Access, Guard
 from steprag.web.listening import ConnectionBounds, Seldom, bounded_protocol, full_said_once, room
 
 uvicorn = pytest.importorskip("uvicorn")
@@ -40,9 +41,9 @@ def answering() -> FastAPI:
 
 
 @asynccontextmanager
-async def served(most: int = 8, header: float = 20, body: float = 20) -> AsyncIterator[int]:
+async def served(most: int = 8, header: float = 20, body: float = 20, app: FastAPI | None = None) -> AsyncIterator[int]:
     config = uvicorn.Config(
-        answering(), port=0, log_level="error", http=bounded_protocol(ConnectionBounds(most, header, body))
+        app or answering(), port=0, log_level="error", http=bounded_protocol(ConnectionBounds(most, header, body))
     )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve(None))  # without its signal handlers
@@ -72,6 +73,16 @@ def bounded(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         asyncio.run(asyncio.wait_for(test(**given), 30))
 
     return run
+
+
+@bounded
+async def test_cookies_that_take_long_to_read_are_refused() -> None:
+    app = answering()
+    app.add_middleware(Guard, access=Access("", True, ("/",), 100, "steprag"))
+    async with served(app=app) as port:
+        for escapes, status in ((10, b"200"), (20_000, b"431")):
+            cookie = b'Cookie: a="' + rb"\\" * (escapes // 2) + b'"\r\n'
+            assert (await reply(port, WHOLE.replace(b"\r\n", b"\r\n" + cookie, 1)))[9:12] == status
 
 
 @bounded

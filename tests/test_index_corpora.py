@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+import re
 import shutil
 import zipfile
 from collections import Counter
@@ -17,10 +18,11 @@ import zstandard
 import indexes.commands.build
 import indexes.corpora.read_corpus
 from indexes.commands.build import IndexConfig, build_index
+from indexes.corpora import wikipedia
 from indexes.corpora.read_corpus import ingest
 from indexes.corpora.readers import count_rows, open_source
 from indexes.corpora.templates import FRAME
-from indexes.corpora.wikipedia import plain_text
+from indexes.corpora.wikipedia import dump_passages, plain_text
 from indexes.rows.passage_store import PassageStore
 from steprag.config.load import load_config
 from steprag.console.terminal import guarded
@@ -42,6 +44,7 @@ GOOD = '{"id": "a", "contents": "Title\\nText."}'
         (f"{GOOD}\n\n[1]\n", ':3: a passage needs an "id"; keys found: none, it is [1]'),
         (f'{GOOD}\n{{"id": "b", "url": ""}}\n', """needs "contents", or "title" and "text"; keys found: 'id', 'url'"""),
         (f'{GOOD}\n{{"id": "b", "contents": "A title\\n"}}\n', ":2: passage 'b' has no text"),
+        ('{"id": "b", "title": "%s", "text": "x"}' % ("(" * 10_001), ":1: passage 'b' has a title of 10,001 cha"),
         (f"{GOOD}\n{GOOD}\n", ":2: id 'a' stands in line 1 already"),
         ('{"id": "a", "title": "caf\xe9", "text": "x"}\n', ":1: not UTF-8"),
         ('{"id": "a", "title": "", "text": "\\ud800"}\n', ":1: half a surrogate pair"),
@@ -319,6 +322,21 @@ def test_a_wikipedia_dump_becomes_passages_of_100_words(tmp_path: Path, capsys: 
     dump.write_bytes(packed[:-20])
     with pytest.raises(DataError, match="not a whole Wikipedia dump"):
         taken(dump, tmp_path / "store")
+
+
+def test_articles_that_exceed_their_bounds_are_named_and_others_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(wikipedia, "SECONDS", 1.0)
+    texts = ("Iron is hard.", "{{a|" * 50_000, "{{as of|2020|%s}}" % ("9" * 5000), "Tin is soft.")
+    page = "<page><title>T%d</title><ns>0</ns><id>%d</id><revision><id>1</id><text>%s</text></revision></page>"
+    pages = "".join(page % (n, n, text) for n, text in enumerate(texts))
+    dump = tmp_path / "pages.xml"
+    dump.write_text(re.sub(r"<page>.*</page>", lambda _: pages, DUMP % "", flags=re.DOTALL))
+    assert [passage.id for _, passage in dump_passages(dump, processes=1)] == ["0-0", "3-0"]
+    assert 'left out, whose markup takes more than 1 s or 2,048 MiB, or cannot be read: 2 (the first is "T1")' in (
+        capsys.readouterr().err.replace("'", '"')
+    )
 
 
 @pytest.mark.parametrize(("markup", "shown"), [

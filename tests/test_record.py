@@ -238,6 +238,13 @@ def test_what_the_upstream_refuses_passes_as_it_is_and_a_try_again_is_a_call_of_
     assert KEY not in (tmp_path / "calls.jsonl").read_text()
 
 
+def test_half_a_character_is_refused_and_passed_on_to_nobody(tmp_path: Path) -> None:
+    with serve(lambda _: (200, {})) as endpoint, recorder(endpoint.url, tmp_path) as url:
+        body, headers = b'{"model": "\\ud83d"}', {"Content-Type": "application/json"}
+        assert httpx2.post(f"{url}/chat/completions", content=body, headers=headers).status_code == 422
+        assert endpoint.requests == []
+
+
 @pytest.mark.parametrize("path", [
     "/v1/../stats", "/v1/%2e%2e/stats", "/v1/.%2E/stats", "/v1/x/../../stats", "/v1/..%2fstats",
     "/v1/x%2F..%2f..%2fstats",

@@ -314,6 +314,8 @@ for _ in range(2):
     ({"properties": {"a": {"$ref": "#/$defs/no/where"}}, "required": ["a"]}, "is of type 'unknown'"),
     ({"properties": {"a": {"$ref": "#/properties/a"}}}, "its schema unfolds into more than"),
     ({"properties": {"a": WIDE}, "$defs": {"W": WIDE}}, "its schema unfolds into more than"),
+    ({"properties": {"a": {"enum": ["b"] * 6_000}}}, "its schema unfolds into more than"),
+    ({"properties": {"a": {}}, "required": ["a"] * 6_000}, "its schema unfolds into more than"),
     ({"properties": {"a": DEEP}, "required": ["a"]}, "argument 'a' is an object: argument 'a' is an object: argu"),
 ])  # fmt: skip
 def test_a_schema_that_nobody_can_fill_is_one_line(schema: dict[str, Any], said: str) -> None:

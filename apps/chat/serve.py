@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
@@ -152,8 +153,17 @@ def _folder(config: ChatConfig, environment: Environment, out: Path) -> Iterator
         return
     identity = {**player_identity(config, environment), "seed": config.seed, "engine": config.policy.engine}
     identity |= {"modes": adapters} if (adapters := _adapters(config)) else {}
-    with open_run(out, "serve", identity=identity, config=config.model_dump()) as run:
-        yield run.path
+    out.parent.mkdir(parents=True, exist_ok=True)
+    before = os.umask(0o077)  # what people said to the service is no other user's to read
+    try:
+        with open_run(out, "serve", identity=identity, config=config.model_dump()) as run:
+            for folder, _, files in os.walk(run.path):  # of earlier versions, or copied here
+                for place in (Path(folder), *(Path(folder, name) for name in files)):
+                    if not place.is_symlink():
+                        place.chmod(0o700 if place.is_dir() else 0o600)
+            yield run.path
+    finally:
+        os.umask(before)
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ import json
 import re
 import secrets
 import time
-import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -30,6 +29,7 @@ from steprag.net.hosts import listen, url_of
 from steprag.policy.streams import reply_in
 from steprag.policy.tool_calls import odd_calls
 from steprag.records.jsonl import LineJournal, as_utf8
+from steprag.records.normal_form import normal_form
 from steprag.runs.run import open_run
 from steprag.web.app import ApiError, tell_errors
 from steprag.web.guard import Access, Guard
@@ -83,7 +83,7 @@ def leads_out(path: str) -> bool:
     if not path.startswith("/v1/") or "#" in path:
         return True
     for _ in range(4):
-        path = unicodedata.normalize("NFKC", unquote(path))
+        path = normal_form("NFKC", unquote(path))
     if unquote(path) != path:
         return True
     _, *parts = re.split(r"[/\\]", path.removesuffix("/"))

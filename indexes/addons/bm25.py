@@ -26,6 +26,7 @@ from steprag.config.sections import Positive, Section
 from steprag.console.progress import Progress
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.json_text import NotJson, decoded
+from steprag.records.normal_form import normal_form
 from steprag.types import Passage
 
 FOLDER = "bm25"
@@ -94,14 +95,14 @@ def _words(text: str, version: int, *, singles: bool = False) -> Iterator[str]:
         yield from (_FIRST if version < 3 else _ASCII).findall(text.lower())
         return
     if version == 1:  # every script without its marks, which are vowels in many
-        bare = "".join(c for c in unicodedata.normalize("NFKD", text.casefold()) if not unicodedata.combining(c))
-        yield from _FIRST.findall(unicodedata.normalize("NFC", bare))
+        bare = "".join(c for c in normal_form("NFKD", text.casefold()) if not unicodedata.combining(c))
+        yield from _FIRST.findall(normal_form("NFC", bare))
         return
     accents, terms = _patterns(version)
-    bare = accents.sub(r"\1", unicodedata.normalize("NFKD", text.casefold()))
+    bare = accents.sub(r"\1", normal_form("NFKD", text.casefold()))
     if version > 2:
         bare = _folded(bare)
-    for found in terms.finditer(unicodedata.normalize("NFC", bare)):
+    for found in terms.finditer(normal_form("NFC", bare)):
         syllables = found.captures("syllable")
         if len(syllables) < 2:
             yield found[0]

@@ -137,7 +137,7 @@ def _measure(values: Values) -> str:
     """{{convert}}: numbers with the unit that they were given in, not the one that they are turned into."""
     parts: list[str] = []
     given = _by_place(values)
-    for part, following in zip(given, [*given[1:], ""], strict=True):
+    for part, following in zip(given, [*given, ""][1:], strict=True):
         between = _BETWEEN.get(part.removesuffix("(-)"))
         scaled = _SCALED.fullmatch(part)
         unit = f"{_SCALES.get(scaled[1], f'×10^{scaled[1][1:]}')} {scaled[2]}" if scaled else part

@@ -7,24 +7,33 @@ disjoint blocks of 100 words as DPR's corpus is (Karpukhin et al. 2020), but the
 from __future__ import annotations
 
 import io
-import multiprocessing
+import json
 import re
+import signal
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from indexes.corpora.cutting import WORDS
 from indexes.corpora.templates import FRAME, render
+from indexes.web.extraction import BoundedProcess
+from indexes.web.extraction_worker import limit, read, write
 from steprag.console.progress import say
 from steprag.engines.threads import usable_cores
-from steprag.errors import ConfigError, DataError
+from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.packed import NotWhole, open_bytes
 from steprag.types import Passage
 
 WINDOW = 256
-"""Pages that a process parses at a time; a few windows are in memory at once."""
+"""Pages that wait in memory, for each process that parses."""
+SECONDS, MEMORY = 30.0, 2 << 30
+"""What an article may take to be read; the longest of the English Wikipedia take some seconds."""
 NAMED = 8
 """Templates and tags that are named when the dump is read; the others are counted."""
 _DROPPED = {
@@ -44,17 +53,52 @@ _ENDING = re.compile(r"^\s*(see also|references|external links|further reading|n
 
 def dump_passages(path: Path, *, processes: int | None = None) -> Iterator[tuple[int, Passage]]:
     """(page's position in the dump, passage) in the dump's order; ids are PAGE-BLOCK. Redirects and other
-    namespaces than articles are left out. Raises DataError where the dump is damaged or ends early.
+    namespaces than articles are left out, and so are articles that exceed `SECONDS` or `MEMORY`, which are named.
+    Raises DataError where the dump is damaged or ends early.
     """
     import_parsers()
-    pages, dropped = _pages(path), Counter[str]()
-    with multiprocessing.get_context("spawn").Pool(processes or usable_cores()) as pool:
-        while window := list(islice(pages, WINDOW * (processes or usable_cores()))):
-            for number, passages, left_out in pool.map(_cut, window, chunksize=16):
-                dropped += left_out
-                for passage in passages:
-                    yield number, passage
+    pages, dropped, odd, idle = _pages(path), Counter[str](), list[str](), SimpleQueue[BoundedProcess]()
+    cores = processes or usable_cores()
+    code = f"import sys; sys.path[:0] = {sys.path!r}; from {__name__} import read_articles; read_articles()"
+
+    def read_text(page: tuple[int, str, str, str]) -> bytes | None:
+        worker = idle.get()
+        try:
+            return worker.ask(page[3].encode("utf-8", "replace"))
+        finally:
+            idle.put(worker)
+
+    with ThreadPoolExecutor(cores) as pool, ExitStack() as stack:
+        for _ in range(cores):
+            idle.put(worker := BoundedProcess((sys.executable, "-I", "-X", "utf8", "-c", code), SECONDS))
+            stack.callback(worker.end)
+        while window := list(islice(pages, WINDOW * cores)):
+            for (number, id, title, _), told in zip(window, pool.map(read_text, window), strict=True):
+                if told is None:
+                    odd.append(title)
+                    continue
+                text, left_out = json.loads(told)
+                dropped.update(left_out)
+                words = text.split()
+                for block, start in enumerate(range(0, len(words), WORDS)):
+                    yield number, Passage(f"{id}-{block}", title, " ".join(words[start : start + WORDS]))
     _say_dropped(dropped)
+    if odd:
+        say(f"index: articles left out, whose markup takes more than {SECONDS:g} s or {MEMORY >> 20:,} MiB, or cannot "
+            f"be read: {len(odd):,} (the first is {quoted(odd[0])})")  # fmt: skip
+
+
+def read_articles() -> None:
+    """Answers the markup of an article with its text and what is left out of it, until standard input ends. Lives in a
+    process of its own: the parser's time may grow with the square of a page, and no signal ends it otherwise.
+    """
+    limit(RLIMIT_AS=MEMORY, RLIMIT_FSIZE=0, RLIMIT_CORE=0)
+    while (frame := read(sys.stdin.buffer)) is not None:
+        signal.alarm(int(SECONDS) + 1)  # whoever asks may have been killed
+        left_out = Counter[str]()
+        text = plain_text(frame.decode(), left_out)
+        signal.alarm(0)
+        write(sys.stdout.buffer, json.dumps((text, left_out)).encode())
 
 
 def _say_dropped(dropped: Counter[str]) -> None:
@@ -89,14 +133,6 @@ def _pages(path: Path) -> Iterator[tuple[int, str, str, str]]:
                     yield number, str(page.id), str(page.title), markup or ""
         except (NotWhole, UnicodeDecodeError, SyntaxError) as error:  # ElementTree's ParseError is a SyntaxError
             raise DataError(path, f"not a whole Wikipedia dump: {error}", remedy="fetch it again") from None
-
-
-def _cut(page: tuple[int, str, str, str]) -> tuple[int, list[Passage], Counter[str]]:
-    number, page_id, title, markup = page
-    dropped = Counter[str]()
-    words = plain_text(markup, dropped).split()
-    blocks = [" ".join(words[start : start + WORDS]) for start in range(0, len(words), WORDS)]
-    return number, [Passage(f"{page_id}-{block}", title, text) for block, text in enumerate(blocks)], dropped
 
 
 def plain_text(markup: str, dropped: Counter[str]) -> str:

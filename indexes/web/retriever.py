@@ -29,6 +29,7 @@ from indexes.web.providers import ENGINE, Provider, query_of
 from indexes.web.snapshot import LIVE, SeenPage, Snapshot
 from steprag.errors import BudgetReached, ConfigError, NotJournalled, RetrieverError, quoted
 from steprag.records.jsonl import as_utf8
+from steprag.records.normal_form import normal_form
 from steprag.types import Passage
 
 VERSION = 1
@@ -261,7 +262,7 @@ def plain(text: str) -> str:
     """The text in one line, without control characters and marks that nobody sees: a person and a model are to read
     the same words.
     """
-    words = unicodedata.normalize("NFC", as_utf8(text)).split()
+    words = normal_form("NFC", as_utf8(text)).split()
     return " ".join(" ".join(word if word.isprintable() else "".join(map(_shown, word)) for word in words).split())
 
 

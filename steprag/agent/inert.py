@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 
+from steprag.records.normal_form import normal_form
 from steprag.types import Passage
 
 _MISTRAL = "INST|IMG|AUDIO|THINK|ARGS|PREFIX|SUFFIX|MIDDLE"
@@ -91,7 +92,7 @@ def _plain_form(character: str) -> str:
     """A character after compatibility decomposition, without marks and invisible characters."""
     if character in "\t\n\r" or (character.isascii() and character.isprintable()):
         return character
-    parts = unicodedata.normalize("NFKD", character)
+    parts = normal_form("NFKD", character)
     return "".join(one for one in parts if unicodedata.category(one) not in _UNSEEN and one not in _FILLERS)
 
 

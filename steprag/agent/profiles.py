@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -217,16 +218,7 @@ def _form(passage: str, title: str) -> str:
 
 def fill(template: str, **values: str) -> str:
     """Replaces {name} once, left to right; braces inside values are never templates."""
-    out, rest = "", template
-    while rest:
-        before, brace, after = rest.partition("{")
-        out += before
-        name, close, tail = after.partition("}")
-        if brace and close and name in values:
-            out, rest = out + values[name], tail
-        else:
-            out, rest = out + brace, after
-    return out
+    return re.sub(r"\{([^{}]*+)\}", lambda place: values.get(place[1], place[0]), template)
 
 
 def load_profile(name: str, examples: int = 0) -> PromptProfile:

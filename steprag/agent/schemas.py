@@ -13,7 +13,9 @@ from steprag.errors import ConfigError
 
 NAMES: dict[type, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
 PARTS, DEEP = 5000, 20
-"""Parts of one schema that are read, and how deep: references can make a short one unfold without end."""
+"""Parts of one schema that are read, choices and names among them, and how deep: references can make a short one
+unfold without end.
+"""
 _KEPT = ("type", "enum", "properties", "required", "default")
 Plain = dict[str, Any]
 
@@ -30,12 +32,12 @@ class SchemaReader:
         Of several alternatives the first counts that a call can hold; null is none. Raises ConfigError for a schema
         beyond `PARTS` or `DEEP`.
         """
-        self._left -= 1
+        told = {key: part[key] for key in _KEPT if key in part} if isinstance(part, Mapping) else {}
+        self._left -= 1 + sum(len(value) for value in told.values() if isinstance(value, list | Mapping))
         if self._left < 0 or deep > DEEP:
             raise ConfigError(f"its schema unfolds into more than {PARTS:,} parts, or more than {DEEP} levels")
         if not isinstance(part, Mapping):
             return {} if part is True else {"type": "unknown"}
-        told = {key: part[key] for key in _KEPT if key in part}
         if "const" in part:
             told["enum"] = [part["const"]]
         for whole in [*([self._at(part["$ref"])] if "$ref" in part else []), *_listed(part.get("allOf"))]:

@@ -29,6 +29,8 @@ _ANY_MARK = re.compile(rf"(?P<opening>{_TAGS[0]})|{'|'.join(closing.pattern for 
 _OPENINGS = ("[THINK]", "◁think▷", "analysis", "<|start|>assistant<|channel|>analysis", "<|channel|>commentary")
 _OPENING_TAG = re.compile(r"<[^<>\s]{0,64}\Z")
 _BLANKS = re.compile(r"\s*")
+MARK = 100
+"""Characters that no mark exceeds, nor what decides that one opens."""
 
 
 def split(text: str) -> tuple[str, str]:
@@ -74,6 +76,15 @@ def goes_on(text: str) -> bool:
     reply = text[place:].lstrip()
     begun = any(opening.startswith(reply) for opening in _OPENINGS) or _OPENING_TAG.match(reply)
     return bool(begun or _opened(text, place))
+
+
+def brief(text: str) -> str:
+    """A short text in place of one that goes on (`goes_on`): whatever follows, both have the same reply."""
+    _, place = _leading(text)
+    rest = text[place:].lstrip() if place else text
+    if len(rest) > 2 * MARK and (rest.isspace() or _opened(rest, 0)):
+        rest = f"{rest.lstrip()[:MARK]}\n{rest[-MARK:]}"
+    return f"<think></think>{rest}" if place else rest
 
 
 def _leading(text: str) -> tuple[list[str], int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ from steprag.engines.reasoning import left_open, split
 from steprag.engines.templates import KWARGS, NotEncoded, applied, rendered
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json, write_json
+from steprag.records.normal_form import normal_form
 from steprag.types import Message
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _said(messages: Sequence[Message], reply: Message, frame: ReplyFrame) -> tup
 def _written_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """The ids of a text as it was sampled: no normaliser of the tokenizer puts other characters in."""
     forms, core = _as_written(tokenizer)
-    if all(unicodedata.is_normalized(form, text) for form in forms):
+    if all(normal_form(form, text) == text for form in forms):
         return _ids(tokenizer, text)
     return core.encode(text, add_special_tokens=False).ids
 

@@ -251,8 +251,8 @@ KINDS = (
     ),
     Kind(
         PolicyUnavailable, "the model is not found", (0, 400, 403, 404, 410, 422),
-        r"(model|models/\S+|deployment|engine)\b.{0,80}(not[ _](be )?(found|exist|available|supported|served|loaded)|"
-        r"n[o']t exist|no longer|unknown|decommission|no access|not have access|only supported in v1)|"
+        r"(model|models/\S{1,99}|deployment|engine)\b.{0,80}(not[ _](be )?(found|exist|available|supported|served|"
+        r"loaded)|n[o']t exist|no longer|unknown|decommission|no access|not have access|only supported in v1)|"
         r"模型不存在|access to the model|"
         r"(no such|unknown|invalid|unsupported|not a valid|not found the) model|model_?not_?(found|available)|"
         r"pull .{0,20}model|no endpoints found|no models? .{0,20}(loaded|running|available)|load a model",

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from steprag.engines.reasoning import goes_on, split
+from steprag.engines.reasoning import brief, goes_on, split
 from steprag.errors import quoted
 from steprag.policy.protocols import Listener, Policy, Streaming
 from steprag.policy.refusals import page_words
@@ -244,7 +244,10 @@ class _Heard:
         if self.held is not None:
             self.held += piece
             fresh = self.held.removeprefix(self.begun)
-            if self.begun.startswith(self.held) or (not self.thinks and goes_on(fresh)):
+            if self.begun.startswith(self.held):
+                return
+            if not self.thinks and goes_on(fresh):
+                self.begun, self.held = "", brief(fresh)  # reasoning that comes in a million pieces is read once
                 return
             piece, self.held = fresh if self.thinks else split(fresh)[1], None
         if piece := without_end(piece):

@@ -22,6 +22,7 @@ class ToolCalls:
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
         self._at: dict[int, dict[str, Any]] = {}
+        self._by_id: dict[str, dict[str, Any]] = {}
         self._last = 0
 
     def add(self, pieces: list[Any]) -> int:
@@ -38,11 +39,13 @@ class ToolCalls:
             raise ValueError("a call of a tool whose name or arguments are no text")
         self._last = index if isinstance(index, int) else place
         id = piece.get("id") or ""
-        call = next((one for one in self.calls if id and one["id"] == id), self._at.get(self._last))
+        call = self._by_id.get(id) or self._at.get(self._last)
         if call is None or _begins(call, id, name, arguments, indexed=isinstance(index, int)):
             call = {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
             self.calls.append(call)
         self._at[self._last], call["id"], function = call, call["id"] or id, call["function"]
+        if id:
+            self._by_id.setdefault(id, call)
         again = bool(name) and name == function["name"]
         function["name"] += "" if again else name
         if not (again and arguments == function["arguments"]):  # else the whole call is repeated at the end

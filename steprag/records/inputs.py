@@ -25,6 +25,10 @@ CELLS = "put a cell that holds what stands between cells into quotation marks"
 """The remedy for a row that does not fill the columns of its table."""
 
 
+LONGEST_TITLE = 10_000
+"""Characters of a passage's title: titles are looked for in texts, and shown whole."""
+
+
 @dataclass(frozen=True)
 class _Row:
     """A row of a question file: its fields, its question without golden answers, and what is right."""
@@ -177,6 +181,9 @@ def passage_from_row(row: object, path: Path | str, line: int) -> Passage:
         title, text = _split(title, text)
     if not text.strip():
         raise DataError(path, f"passage {quoted(name)} has no text", line=line, remedy="the first line is the title")
+    if len(title) > LONGEST_TITLE:
+        problem = f"passage {quoted(name)} has a title of {len(title):,} characters; at most {LONGEST_TITLE:,}"
+        raise DataError(path, problem, line=line, remedy="write it into the text")
     return Passage(name or "", title, text.strip())
 
 

@@ -7,7 +7,7 @@ import re
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-_LITERAL = re.compile(r'"([^"]*)"|\\(.)|[_*].|\[\$([^\]-]*)[^\]]*\]|\[(?:[A-Z][a-z]+|Color ?\d+)\]')
+_LITERAL = re.compile(r'"([^"]*)"|\\(.)|[_*].|\[\$([^][-]*+)[^][]*+\]|\[(?:[A-Z][a-z]+|Color ?\d+)\]')
 """What a format shows as it stands, a currency, and marks of width and colour, which show nothing."""
 _HELD = "\0"
 """In place of a literal."""

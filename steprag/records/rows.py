@@ -13,12 +13,14 @@ from steprag.errors import DataError, quoted
 from steprag.records.json_text import NotJson, as_json, decoded
 from steprag.records.jsonl import read_json, read_rows, read_value, shaped
 from steprag.records.left_out import LeftOut
-from steprag.records.packed import NotWhole, line_bytes, lines, open_bytes
+from steprag.records.packed import EXPANSION, FREE, LINE, NotWhole, expansion, line_bytes, lines, open_bytes
 from steprag.records.spellings import HEADS, folded, has_id, is_passage, is_question, is_talk
 from steprag.records.tables import csv_mark, csv_rows, tab_rows
 from steprag.records.workbook import workbook_rows
 
 BOM = b"\xef\xbb\xbf"
+AT_ONCE = 64
+"""Rows of a Parquet file that are in memory together: each may hold one long text of the file."""
 _OTHERS = {
     b"PK\x03\x04": ("a zip archive", "name it .zip; save a spreadsheet as .xlsx"),
     b"\xd0\xcf\x11\xe0": ("an old Office file", "save it as .xlsx, or as CSV"),
@@ -48,7 +50,7 @@ def read_any_rows(path: Path, gone: list[LeftOut], *, has_header: bool = False) 
         values = arrow_values(path) if path.suffix == ".arrow" else parquet_values(path)
         yield from ((number, as_json(row)) for number, row in values)
     elif path.suffix.lower() in (".xlsx", ".xlsm"):
-        yield from workbook_rows(path, gone)
+        yield from _bounded(workbook_rows(path, gone), path)
     else:
         found = non_jsonl_rows(path, has_header=has_header)
         yield from read_rows(path) if found is None else found
@@ -62,8 +64,8 @@ def parquet_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     number = 0
     try:
         with ParquetFile(path) as file:
-            rows = (row for batch in file.iter_batches() for row in batch.to_pylist())
-            for number, row in enumerate(rows, 1):
+            rows = (row for batch in file.iter_batches(AT_ONCE) for row in batch.to_pylist())
+            for number, row in _bounded(enumerate(rows, 1), path):
                 yield number, row
     except (pyarrow.ArrowException, OSError) as error:  # OSError: a page or a footer that does not unpack
         problem = f"cannot be read as Parquet: {str(error).splitlines()[0]}"
@@ -83,7 +85,7 @@ def arrow_values(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             file: Any = ipc.open_file(source) if footed else ipc.open_stream(source)
             batches = map(file.get_batch, range(file.num_record_batches)) if footed else file
             rows = (row for batch in batches if not batch.validate(full=True) for row in batch.to_pylist())
-            for number, row in enumerate(rows, 1):
+            for number, row in _bounded(enumerate(rows, 1), path):
                 yield number, row
     except (pyarrow.ArrowException, OSError) as error:
         problem = f"cannot be read as Arrow: {str(error).splitlines()[0]}"
@@ -105,6 +107,30 @@ def saved_files(folder: Path) -> list[Path]:
             return saved_files(folder / splits[0])
         listed = read_json(state)["_data_files"] if state.is_file() else []
         return [folder / Path(one["filename"]).name for one in listed]
+
+
+def _bounded(rows: Iterator[tuple[int, Any]], path: Path) -> Iterator[tuple[int, Any]]:
+    """The rows of a file that holds a text once and names it in any number of cells. Raises DataError for a row that is
+    longer than a line may be, and where all are longer than a compressed file may expand to.
+    """
+    left = max(FREE, expansion() * path.stat().st_size)
+    for number, row in rows:
+        size = _characters(row)
+        left -= size
+        if size > line_bytes():
+            problem = f"a row of more than {line_bytes():,} characters"
+            raise DataError(path, problem, line=number, remedy=f"${LINE} raises the bound")
+        if left < 0:
+            problem = f"expands to more than {expansion()} times its size"
+            raise DataError(path, problem, line=number, remedy=f"${EXPANSION} raises the bound")
+        yield number, row
+
+
+def _characters(value: Any) -> int:
+    if isinstance(value, str | bytes):
+        return len(value)
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return sum(map(_characters, inner))
 
 
 def non_jsonl_rows(path: Path, *, has_header: bool = False) -> Iterator[tuple[int, Any]] | None:

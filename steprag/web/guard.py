@@ -10,7 +10,6 @@ import hmac
 import json
 import re
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 
 from fastapi import HTTPException
@@ -38,6 +37,12 @@ HEADERS = (
 _HALF = re.compile(r"[\ud800-\udfff]|\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
 """Half a surrogate pair in JSON whose escaped backslashes are left out: itself, or its escape."""
 NO_CHARACTER = "the body has half a surrogate pair, which is no character (half an emoji?); send whole characters"
+
+ESCAPES = 64
+"""Backslashes in a request's cookies: FastAPI reads the cookies of every request, and Python up to 3.11.9 takes time
+in the square of them.
+"""
+QUOTED = f"the cookies of this request have more than {ESCAPES} backslashes; delete those of this host"
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope.get("headers", ())}
-        if scope["type"] == "websocket" and _refusal(self._access, route_of(scope), headers):
+        if scope["type"] == "websocket" and _refusal(self._access, scope, headers):
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: 403
             return
         if scope["type"] != "http":
@@ -103,7 +108,7 @@ class Guard:
                 message["headers"] = [*own, *((name, value) for name, value in HEADERS if name not in kept)]
             await send(message)
 
-        if refusal := _refusal(self._access, path, headers):
+        if refusal := _refusal(self._access, scope, headers):
             await _reply(*refusal)(scope, receive, sending)
             return
         # as health checks ask; the server leaves the body out. Streams and what goes on to another server stay out
@@ -137,11 +142,13 @@ def _below(prefix: str, scope: Scope) -> Scope:
     return {**scope, "root_path": prefix + root, "path": path}
 
 
-def _refusal(access: Access, path: str, headers: dict[str, str]) -> tuple[int, str, str] | None:
+def _refusal(access: Access, scope: Scope, headers: dict[str, str]) -> tuple[int, str, str] | None:
     """Status, code and message of a refusal; None if the request is allowed."""
+    if sum(value.count(b"\\") for name, value in scope["headers"] if name == b"cookie") > ESCAPES:
+        return 431, "cookies", QUOTED
     if refused := stranger(headers, loopback=access.loopback, names=access.names):
         return 403, *refused
-    if _is_free(path, access.free) or _carries_token(access, headers):
+    if _is_free(route_of(scope), access.free) or _carries_token(access, headers):
         return None
     return 401, "no_token", "this service wants its token: Authorization: Bearer TOKEN, or the link that it printed"
 
@@ -154,11 +161,8 @@ def _carries_token(access: Access, headers: dict[str, str]) -> bool:
     kind, _, token = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer" and access.knows(token.strip()):
         return True
-    try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(access.cookie)
-    except CookieError:
-        return False
-    return cookie is not None and hmac.compare_digest(cookie.value.encode(), access.session().encode())
+    session = f"{access.cookie}={access.session()}".encode()
+    return any(hmac.compare_digest(one.strip().encode(), session) for one in headers.get("cookie", "").split(";"))
 
 
 def bounded(receive: Receive, most: int) -> Receive:

@@ -239,7 +239,7 @@ class Chunks:
     def __init__(self, id: str, model: str, ignored: list[str]) -> None:
         self._head = {"id": id, "object": "chat.completion.chunk", "created": int(time.time()), "model": model}
         self._ignored, self._reasoning = ignored, Reasoning()
-        self._talks, self._talk, self._sent = False, "", ""
+        self._talks, self._held, self._sent = False, list[str](), list[str]()
 
     def event(self, event: Event) -> bytes:
         """A chunk for a native event; the first one says which fields of the request change nothing."""
@@ -255,7 +255,7 @@ class Chunks:
 
     def ending(self, content: str, annotations: list[dict[str, Any]], usage: dict[str, int] | None) -> bytes:
         """The answer, the reason for the end, and the usage where it was asked for."""
-        content = content.removeprefix(self._sent)
+        content = content.removeprefix("".join(self._sent))
         last = self._chunk({"content": content, "annotations": annotations}) + self._chunk({}, "stop")
         return last if usage is None else last + sse(dumped({**self._head, "choices": [], "usage": usage}))
 
@@ -263,10 +263,16 @@ class Chunks:
         """The words that a reply of conversation gains, which has no steps before it."""
         if event["type"] != "step.delta":
             return {}
-        self._talk += event["text"]
-        shown = _harmless(self._talk.strip().removesuffix("!").removesuffix("<").rstrip())
-        news, self._sent = shown.removeprefix(self._sent), shown
-        return {"content": news} if news else {}
+        self._held.append(event["text"])
+        if not event["text"].strip():
+            return {}
+        text = "".join(self._held) if self._sent else "".join(self._held).lstrip()
+        shown = text.rstrip().removesuffix("!").removesuffix("<").rstrip()
+        self._held = [text[len(shown) :]]
+        if not shown:
+            return {}
+        self._sent.append(_harmless(shown))
+        return {"content": self._sent[-1]}
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}

@@ -22,7 +22,7 @@ class Reasoning:
     """
 
     def __init__(self) -> None:
-        self._held, self._begun = "", False
+        self._held, self._begun = list[str](), False
 
     def of(self, event: Event) -> str:
         """The text that the event adds; empty for most."""
@@ -43,19 +43,24 @@ class Reasoning:
                 return ""
 
     def _written(self, piece: str) -> str:
-        text = self._held + piece
+        self._held.append(piece)
+        if not piece.strip(" "):  # of a million blanks in a row, each is looked at once
+            return ""
+        text = "".join(self._held)
         shown = _closed(text)
-        self._held = text[len(shown) :]
+        self._held = [text[len(shown) :]]
         return self._shown(shown)
 
     def _ended(self) -> str:
-        rest, self._held = self._shown(self._held).rstrip(), ""
+        rest, self._held = self._shown("".join(self._held)).rstrip(), []
         begun, self._begun = self._begun, False
         return f"{rest}\n\n" if begun or rest else ""
 
     def _shown(self, text: str) -> str:
+        first = len(text) - len(text.lstrip())
+
         def named(tag: re.Match[str]) -> str:
-            alone = not self._begun and not text[: tag.start()].strip()
+            alone = not self._begun and tag.start() == first
             return f"{tag[2]}: " if alone and not tag[1] else ""
 
         shown = inert(_TAG.sub(named, text))
