@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 from steprag.console.progress import say
 from steprag.engines.models import ModelFiles, adapter_config
-from steprag.engines.pretrained import HUB_ID, TOKENIZER_FILES, copy_tokenizer, from_pretrained, loading
+from steprag.engines.pretrained import (
+    HUB_ID,
+    TOKENIZER_FILES,
+    adapted,
+    check_adapted,
+    copy_tokenizer,
+    from_pretrained,
+    loading,
+)
 from steprag.engines.templates import KWARGS
 from steprag.engines.threads import one_load
 from steprag.engines.tokens import write_stops
@@ -66,14 +74,12 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     if critic:
         options |= {"num_labels": 1, "problem_type": PROBLEM}
     with one_load():
-        model, loaded = from_pretrained(
-            auto, base_weights(files), dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options
-        )
+        model = from_pretrained(auto, base_weights(files), dtype=dtype, fresh="score." if critic else None, **options)
     if not critic:  # some publish values that go together with no other, which transformers saves no more
         theirs = model.generation_config
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
         model.generation_config = GenerationConfig(**{name: getattr(theirs, name) for name in names})
-    if critic and "score.weight" in loaded["missing_keys"]:
+    if critic and not getattr(model.score.weight, "_is_hf_initialized", False):
         torch.nn.init.zeros_(model.score.weight)  # a random head's scores would first have to be unlearnt
     if config.finetuning == "full":
         _freeze_beside(model)
@@ -82,8 +88,7 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=config.gradient_checkpointing)
     set_seed(config.seed)  # the first values of a fresh adapter are random
     if files.adapter:
-        with loading(files.adapter):
-            policy = _continued(model, str(files.adapter), critic=critic)
+        policy = _continued(model, files.adapter, critic=critic)
     else:
         policy = get_peft_model(model, _lora(config.lora, model, "SEQ_CLS" if critic else "CAUSAL_LM"))
     freeze_below(policy, config.lora.layers)
@@ -100,18 +105,21 @@ def _few_bits(kind: str, dtype: torch.dtype) -> dict[str, Any]:
     return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
 
 
-def _continued(model: Any, adapter: str, *, critic: bool) -> Any:
+def _continued(model: Any, adapter: Path, *, critic: bool) -> Any:
     """The starting adapter. A critic that starts from a policy takes its matrices, and has a head of its own."""
-    from peft import PeftConfig, PeftModel, get_peft_model
+    from peft import PeftConfig, get_peft_model
     from peft.utils import load_peft_weights, set_peft_model_state_dict
 
     if not critic:
-        return PeftModel.from_pretrained(model, adapter, is_trainable=True)
+        return adapted(model, adapter, is_trainable=True)
     head = {"base_model.model.score.weight": model.score.weight.detach().clone()}
-    config = PeftConfig.from_pretrained(adapter)
-    config.task_type, config.inference_mode, config.modules_to_save = "SEQ_CLS", False, None  # pyright: ignore
-    policy = get_peft_model(model, config)
-    set_peft_model_state_dict(policy, head | load_peft_weights(adapter, device="cpu"))
+    with loading(adapter):
+        config = PeftConfig.from_pretrained(str(adapter))
+        config.task_type, config.inference_mode, config.modules_to_save = "SEQ_CLS", False, None  # pyright: ignore
+        policy = get_peft_model(model, config)
+        weights = head | load_peft_weights(str(adapter), device="cpu")
+        set_peft_model_state_dict(policy, weights, ignore_mismatched_sizes=True)
+    check_adapted(policy, adapter, fresh="score.")
     return policy
 
 

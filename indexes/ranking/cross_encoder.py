@@ -17,6 +17,7 @@ import numpy as np
 from indexes.encoding.encoders import find_encoder, longest_text, model_config, weight_files
 from indexes.encoding.families import is_called, model_names
 from steprag.engines.pretrained import check_complete, loading
+from steprag.engines.tensors import unwrapped
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import file_hash, read_json
@@ -55,7 +56,7 @@ class CrossEncoder:
             from sentence_transformers import CrossEncoder as Model
 
             self._model = Model(
-                str(self._folder),
+                str(unwrapped(self._folder)),
                 num_labels=len(self._labels) or 1,
                 device=None if self._device == "auto" else self._device,
                 activation_fn=torch.nn.Identity(),  # a sigmoid would make ties of good passages

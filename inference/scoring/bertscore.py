@@ -55,7 +55,7 @@ class BertScorer:
         folder = _folder(model)
         self._torch = torch
         with one_load():
-            self._model = AutoModel.from_pretrained(folder, use_safetensors=True, dtype=torch.float32).eval()
+            self._model = from_pretrained(AutoModel, str(unwrapped(folder)), fresh="pooler", dtype=torch.float32).eval()
             spaced = {"add_prefix_space": True} if self._model.config.model_type in SPACED else {}
             self._tokens = AutoTokenizer.from_pretrained(folder, **spaced)
         layers = self._model.config.num_hidden_layers

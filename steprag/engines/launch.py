@@ -163,7 +163,7 @@ def _vllm(spec: EngineSpec, files: ModelFiles, more: dict[str, Path]) -> EngineC
 def _vllm_model(files: ModelFiles, more: Mapping[str, Path]) -> tuple[str, list[str]]:
     """The base, and the options that name it and its adapters."""
     from steprag.engines.adapters import lora_rank
-    from steprag.engines.weights import base_weights
+    from steprag.engines.weights import base_weights, check_weights
 
     options = ["--served-model-name", files.name]
     adapters = {**({files.label: files.adapter} if files.adapter else {}), **more}
@@ -180,6 +180,7 @@ def _vllm_model(files: ModelFiles, more: Mapping[str, Path]) -> tuple[str, list[
             files.adapter and (files.adapter / "generation_config.json").is_file()
         ):  # where replies end; the base may not know
             options += ["--generation-config", str(files.adapter)]
+    check_weights(files, *more.values())
     return base_weights(files), options
 
 

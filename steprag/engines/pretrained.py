@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from steprag.engines.tensors import check_finite, check_taken
 from steprag.errors import NO_ROOM, ConfigError, StepragError, quoted
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -33,16 +34,63 @@ MODEL_FILES = ("*.json", "*.safetensors", *TOKENIZER_FILES)
 """What a language model's folder is read from: no code and no pickle."""
 
 
-def from_pretrained(auto: Any, source: str, **options: Any) -> Any:
+def from_pretrained(auto: Any, source: str, *, fresh: str | None = None, **options: Any) -> Any:
     """`auto.from_pretrained(source)` for one of transformers' Auto classes, with `trust_remote_code=False`.
 
     Said outright: left open, transformers asks on standard input whether it may run the folder's Python files. Model
-    classes also get `use_safetensors=True`. Raises ConfigError, with the source's name, for what cannot be loaded so.
+    classes also get `use_safetensors=True`, and their weights are compared (`check_taken`, `check_finite`), but for
+    those whose names have `fresh` in them. Raises ConfigError, with the source's name, for what cannot be loaded so.
     """
-    if not auto.__name__.endswith(("Tokenizer", "Config")):
-        options = {"use_safetensors": True, **options}
+    if auto.__name__.endswith(("Tokenizer", "Config")):
+        with loading(source):
+            return auto.from_pretrained(source, trust_remote_code=False, **options)
+    options = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True, **options}
     with loading(source):
-        return auto.from_pretrained(source, trust_remote_code=False, **options)
+        model, info = auto.from_pretrained(source, trust_remote_code=False, **options)
+    _check_loaded(model, info, source, fresh)
+    return model
+
+
+def adapted(model: Any, folder: Path, **options: Any) -> Any:
+    """The model under PEFT's adapter in `folder`, compared as in `from_pretrained`. Raises ConfigError."""
+    from peft import PeftModel
+
+    with loading(folder):
+        policy = PeftModel.from_pretrained(model, str(folder), ignore_mismatched_sizes=True, **options)
+    check_adapted(policy, folder)
+    return policy
+
+
+def check_adapted(policy: Any, folder: Path, fresh: str | None = None) -> None:
+    """Raises ConfigError where the tensors in `folder` are not those of the PEFT model's adapter."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    with loading(folder):
+        found = load_file(folder / "adapter_model.safetensors")
+    wanted = get_peft_model_state_dict(policy, save_embedding_layers=False)
+    there = {**policy.state_dict(), **wanted}
+    shapes = [(name, one.shape, there[name].shape) for name, one in found.items()
+              if name in there and there[name].shape != one.shape]  # fmt: skip
+    named = policy.peft_config["default"].base_model_name_or_path
+    remedy = f"give the base that it was made for ({named}), or save the adapter again"
+    what = f"its adapter_config.json on {type(policy.get_base_model()).__name__}"
+    check_taken(folder, what, missing=wanted.keys() - found.keys(), unread=found.keys() - there.keys(), shapes=shapes,
+                fresh=fresh, remedy=remedy)  # fmt: skip
+    check_finite(folder, found.items())
+
+
+def _check_loaded(model: Any, info: Any, source: object, fresh: str | None) -> None:
+    """Compares what was loaded with what the model has (`steprag.engines.tensors`). Raises ConfigError."""
+    parts = {name.split(".")[0] for name in model.state_dict()} | {model.base_model_prefix}
+    packed = getattr(getattr(model, "hf_quantizer", None), "pre_quantized", False)  # the quantiser's own tensors
+    check_taken(source, type(model).__name__, missing=info["missing_keys"], shapes=info["mismatched_keys"],
+                unread=() if packed else info["unexpected_keys"], parts=parts, fresh=fresh)  # fmt: skip
+    head = model.get_output_embeddings() if model.config.get_text_config().tie_word_embeddings else None
+    if head is not None and not head.weight.is_meta and head.weight is not model.get_input_embeddings().weight:
+        raise ConfigError(f"{source}: its head and its embeddings differ, and config.json ties them; set "
+                          "tie_word_embeddings there as these weights are meant")  # fmt: skip
+    check_finite(source, model.named_parameters())
 
 
 class loading(AbstractContextManager[None]):
@@ -94,16 +142,12 @@ def _is_missing(module: str) -> bool:
 
 
 def check_complete(model: Any, source: object, unread: str | None = None) -> None:
-    """Raises ConfigError where the files lack weights of a loaded transformers model, which it then makes up at random.
+    """Raises ConfigError where the weights of a model that another library loaded are not those of its files.
 
     `unread`: a part of the names of weights that nobody reads.
     """
-    weights = dict(model.named_parameters())
-    made_up = [name for name, weight in weights.items() if not getattr(weight, "_is_hf_initialized", False)]
-    lacking = [name for name in made_up if unread is None or unread not in name]
-    if lacking and len(made_up) < len(weights):  # all: this version of transformers marks none
-        raise ConfigError(f"{source} lacks {len(lacking)} weights of its architecture ({lacking[0]}, …): it needs code"
-                          " of its own, or is not whole; give another model or copy it again")  # fmt: skip
+    from_pretrained(type(model), model.name_or_path, fresh=unread, config=model.config, device_map="meta")
+    check_finite(source, model.named_parameters())
 
 
 def check_pulled(files: Iterable[Path]) -> None:

@@ -23,6 +23,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from steprag.console.progress import say
 from steprag.engines.models import embedded_encoder
 from steprag.engines.pretrained import HUB_ID, MODEL_FILES, check_complete, fetched, loading
+from steprag.engines.tensors import unwrapped
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import existing, file_hash, files_hash, read_records, read_value, shaped
@@ -151,7 +152,10 @@ def load(folder: Path, config: TrainConfig) -> SentenceTransformer:
     """The encoder with the prompts that it is trained with, which its checkpoint keeps."""
     with one_load(), loading(folder):
         model = SentenceTransformer(
-            str(folder), trust_remote_code=False, local_files_only=True, model_kwargs={"use_safetensors": True}
+            str(unwrapped(folder)),
+            trust_remote_code=False,
+            local_files_only=True,
+            model_kwargs={"use_safetensors": True},
         )
     check_complete(cast(Any, model[0]).model, folder, unread="pooler")
     given, said = config.encoder, model.prompts
