@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     Command("demo", "apps.demo.demo", "trees, pairs, training and a gain, in minutes; an index for the chat"),
-    Command("reproduce stack", "apps.reproduce.stack_proof", "what do steps back and summaries bring? its report"),
-    Command("reproduce", "apps.reproduce.reproduce", "does training on steps help? the proof, with its report"),
+    Command("reproduce stack", "apps.reproduce.stack_proof", "measures whether backtracking and summaries help"),
+    Command("reproduce", "apps.reproduce.reproduce", "measures whether training on steps helps, with a report"),
     Command("adapt questions", "apps.adapt.questions", "questions with known paths, from an index"),
-    Command("adapt", "apps.adapt.adapt", "your documents to a trained agent, with its proof"),
-    Command("tunnel", "apps.tunnel.tunnel", "which step labels are worth their calls? over seeds"),
+    Command("adapt", "apps.adapt.adapt", "turns your documents into a trained agent, with a report"),
+    Command("tunnel", "apps.tunnel.tunnel", "compares step labels per call, over seeds"),
     Command("doctor", "steprag.doctor", "what this machine can do"),
     Command("index build", "indexes.commands.build", "corpus to vectors and a FAISS index"),
     Command("index adopt", "indexes.commands.adopt", "an index folder around a FAISS file that another program built"),
@@ -29,10 +29,10 @@ COMMANDS = (
     Command("index evaluate", "indexes.commands.evaluate", "recall of an index against supporting passages"),
     Command("policy", "steprag.engines.policy_command", "serve a model or adapter; convert what the trainer made"),
     Command("plan index", "indexes.commands.plan", "what each index type of a corpus takes on this machine"),
-    Command("tools list", "indexes.commands.tools_list", "what the agent would be told of a tools file"),
+    Command("tools list", "indexes.commands.tools_list", "how the prompt would describe the tools of a tools file"),
     Command("plan train", "training.plan", "memory and disk of a training run, before it starts"),
-    Command("plan infer", "inference.plan", "what a run of the agent will cost, before anything is spent"),
-    Command("plan", "data_generation.plan", "what a generation run will cost, before anything is spent"),
+    Command("plan infer", "inference.plan", "what a run of the agent will cost, before it starts"),
+    Command("plan", "data_generation.plan", "what a generation run will cost, before it starts"),
     Command("generate", "data_generation.generate", "Monte Carlo tree search: questions to trees"),
     Command("trees merge", "apps.merge", "the shards of a run of generate or infer, as one run"),
     Command(
@@ -61,7 +61,11 @@ COMMANDS = (
     Command("score evaluate", "inference.scoring.evaluate", "score predictions again"),
     Command("score judge", "inference.scoring.answer_judge", "have a model say which answers are right"),
     Command("score export", "inference.interop.flashrag", "predictions of a run as FlashRAG's result file"),
-    Command("score readings", "inference.readings", "does an agent that can go back keep what helps, and only that?"),
+    Command(
+        "score readings",
+        "inference.readings",
+        "measures whether an agent that can go back keeps what helps, and only that",
+    ),
     Command("score lengths", "training.lengths", "how long questions, pairs and training rows are; a picture"),
     Command("check", "indexes.commands.check", "every byte of run and index folders against their manifests"),
 )

@@ -71,9 +71,9 @@ def vectors(size: int, folder: Path, clock: Clock) -> dict[str, float]:
 
 def questions(size: int, folder: Path, clock: Clock) -> dict[str, float]:
     """Questions to trees by a scripted policy, 64 at once, journal and trees on disk; told: calls."""
-    from benchmarks.search_speed import Latent, generate
+    from benchmarks.scripted_search import InstantPolicy, generate
 
-    policy = Latent()
+    policy = InstantPolicy()
     with clock("trees made"):
         generate(policy, size, {"policy.concurrency": 64})
     return {"calls": policy.calls}
@@ -105,10 +105,10 @@ def journal(size: int, folder: Path, clock: Clock) -> dict[str, float]:
 
 def nodes(size: int, folder: Path, clock: Clock) -> dict[str, float]:
     """One tree of about so many nodes, grown in memory."""
-    from benchmarks.search_speed import grown
+    from benchmarks.scripted_search import grown
 
     with clock("tree grown"):
-        count, _ = asyncio.run(grown(size))
+        count = asyncio.run(grown(size))
     return {"nodes": count}
 
 

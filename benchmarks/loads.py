@@ -11,21 +11,27 @@ with 1 where one does not hold. Loads keep themselves to one thread a process, l
 from __future__ import annotations
 
 import argparse
+import asyncio
 import datetime
+import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from benchmarks.serve_load import resident
+from aiohttp import web
+
 from inference.scoring.tables import markdown
 from steprag import atlas
+from steprag.engines.launch import free_port
 from steprag.records.jsonl import read_json, write_json
 from tests.fakes import descendants
 
@@ -153,6 +159,77 @@ def built(load: Load, kinds: Sequence[str]) -> list[Path]:
             raise SystemExit("index build failed: commands.log")
     load.begun = time.monotonic()
     return folders
+
+
+def engine(port: int, slots: int, token_ms: float, say: Callable[[list[dict[str, str]]], str]) -> None:
+    """Serves the double until it is killed; `say` makes its replies."""
+    free = asyncio.Semaphore(slots)
+
+    async def complete(request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        text = say(body["messages"])
+        words = [word if not place else f" {word}" for place, word in enumerate(text.split(" "))]
+        usage = {"prompt_tokens": 100, "completion_tokens": len(words), "total_tokens": 100 + len(words)}
+        head = {"id": "x", "object": "chat.completion", "created": 0, "model": "double"}
+        async with free:
+            if not body.get("stream"):
+                await asyncio.sleep(len(words) * token_ms / 1000)
+                choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+                return web.json_response({**head, "choices": [choice], "usage": usage})
+            reply = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            with suppress(ConnectionResetError):  # the client left
+                await reply.prepare(request)
+                start = time.perf_counter()
+                for place, word in enumerate(words, 1):
+                    await asyncio.sleep(max(0.0, start + place * token_ms / 1000 - time.perf_counter()))
+                    choice = {"index": 0, "delta": {"content": word}, "finish_reason": None}
+                    await reply.write(f"data: {json.dumps({**head, 'choices': [choice]})}\n\n".encode())
+                last = {"index": 0, "delta": {}, "finish_reason": "stop"}
+                await reply.write(f"data: {json.dumps({**head, 'choices': [last], 'usage': usage})}\n\n".encode())
+                await reply.write(b"data: [DONE]\n\n")
+            return reply
+
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "double"}]})
+
+    app = web.Application()
+    app.add_routes([web.post("/v1/chat/completions", complete), web.get("/v1/models", models)])
+    web.run_app(app, host="127.0.0.1", port=port, print=None, access_log=None)
+
+
+@contextmanager
+def apart(target: Callable[..., None], *given: Any) -> Iterator[int]:
+    """Has `target(port, *given)` serve a double in a process of its own; the port."""
+    port = free_port("127.0.0.1")
+    process = multiprocessing.get_context("spawn").Process(target=target, args=(port, *given), daemon=True)
+    process.start()
+    try:
+        yield port
+    finally:
+        process.kill()
+        process.join()
+
+
+def asking(address: str, concurrency: int) -> dict[str, str]:
+    """Keys that have a policy ask a double."""
+    return {"policy.base_url": f"{address}/v1", "policy.model": "double", "policy.engine": "openai",
+            "policy.concurrency": str(concurrency)}  # fmt: skip
+
+
+def as_options(keys: dict[str, str]) -> list[str]:
+    return [part for key, value in keys.items() for part in (f"--{key}", value)]
+
+
+def p95(values: list[float]) -> float:
+    return sorted(values)[max(0, int(0.95 * len(values)) - 1)]
+
+
+def resident(pid: int) -> float:
+    """MiB of memory that a process holds; 0 of one that is gone."""
+    file, lines = Path(f"/proc/{pid}/status"), list[str]()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        lines = file.read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 def slope(groups: Sequence[Sequence[tuple[float, float]]]) -> tuple[float, float]:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.search_speed import Latent, Shelf
+from benchmarks.scripted_search import InstantPolicy, Shelf
 from data_generation.config import GenerateConfig
 from data_generation.expand import make_searcher
 from data_generation.growth import finished, root_only
@@ -65,7 +65,7 @@ async def grown(number: int, nodes: int) -> Tree:
     keys = {"search.rollouts": 10**6, "search.contrast": None, "search.hopeless": None}
     config = load_config(GenerateConfig, None, {**keys, "seed": number})
     environment = Environment(load_profile("transcript"), Library(), 3, config.episode.depth)
-    searcher = make_searcher(environment, Latent(say=step), None, config)
+    searcher = make_searcher(environment, InstantPolicy(say=step), None, config)
     asked = Question(f"q{number}", f"What is {_text(random.Random(number), 12)}?", (GOLDEN,), {"supporting_ids": ["7"]})
     growth = root_only(asked, searcher.environment)
     while len(growth.nodes) < nodes and not growth.root.closed:

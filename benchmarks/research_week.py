@@ -32,8 +32,21 @@ from typing import Any
 
 import httpx2
 
-from benchmarks.loads import TOKEN, Load, begin, built, done, loading, options, slope
-from benchmarks.serve_load import apart, as_options, asking, p95, resident
+from benchmarks.loads import (
+    TOKEN,
+    Load,
+    apart,
+    as_options,
+    asking,
+    begin,
+    built,
+    done,
+    loading,
+    options,
+    p95,
+    resident,
+    slope,
+)  # fmt: skip
 from steprag import atlas
 from steprag.batch.journal import JOURNAL
 from steprag.engines.launch import free_port

@@ -3,8 +3,9 @@
     python -m benchmarks.service_day --out runs/day [--minutes 60]
 
 People come as on a working day, ask, ask on, stop answers, leave, change steps, ask again, judge, add files, name,
-export and delete. Meanwhile the service is restarted and killed, its engine dies, and its disk is filled (a small
-tmpfs; without the right to mount one this is left out and said). Every question, file and name holds a code word of its
+export and delete. Meanwhile the service is restarted and killed, its engine dies, more people come at once than it
+takes while thousands of connections lie open that sent half a head, and its disk is filled (a small tmpfs; without the
+right to mount one this is left out and said). Every question, file and name holds a code word of its
 conversation, and the engine's double repeats all code words that its prompt holds: one where it does not belong is a
 leak. In the end each accepted turn must have its record, what was deleted must be in no file, and every file opens.
 """
@@ -18,6 +19,7 @@ import math
 import multiprocessing
 import random
 import re
+import resource
 import signal
 import sqlite3
 import statistics
@@ -33,13 +35,26 @@ from typing import Any
 import aiohttp
 
 from apps.chat.turns.events import ENDS, next_state
-from benchmarks.loads import TOKEN, Load, begin, built, done, loading, options, slope
-from benchmarks.serve_load import as_options, asking, engine, p95, resident
+from benchmarks.loads import (
+    TOKEN,
+    Load,
+    as_options,
+    asking,
+    begin,
+    built,
+    done,
+    engine,
+    loading,
+    options,
+    p95,
+    resident,
+    slope,
+)  # fmt: skip
 from steprag import atlas
 from steprag.engines.launch import free_port
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import dump_line, read_records
-from steprag.types import Turn
+from steprag.records.turns import Turn
 from tests.fakes import answer, evidence, query
 
 PEOPLE, VISITS = 200, 6
@@ -49,7 +64,9 @@ DISK_MIB = 192
 CODE = re.compile(r"kw\d{6}")
 WARM, RISE = 260, 40
 """Turns after a start before memory is measured: 256 keep their events. KiB that it may then grow a turn."""
-TROUBLES = {"disk full": 3, "engine dies": 3, "kill -9": 1, "restart": 2}
+TROUBLES = {"disk full": 3, "engine dies": 3, "kill -9": 1, "restart": 2, "rush": 2}
+RUSH, HALF = (150, 3_000), b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Half: "
+"""Visits that begin at once, and connections; what each of these sends."""
 LOST = (aiohttp.ClientError, OSError, TimeoutError)
 
 
@@ -250,8 +267,20 @@ def arrivals(minutes: float, draw: random.Random) -> list[tuple[float, int]]:
     return sorted((minute / 24 * minutes + draw.random(), draw.randrange(PEOPLE)) for minute in hours)
 
 
+async def rush(day: Day, draw: random.Random) -> None:
+    """More visits at once than the service takes, beside connections that never end their request."""
+    questions, held = [one.question for one in read_questions(atlas.path("dev"))], list[asyncio.StreamWriter]()
+    for _ in range(RUSH[1]):
+        with contextlib.suppress(*LOST):
+            held.append((await asyncio.open_connection("127.0.0.1", day.port))[1])
+            held[-1].write(HALF)
+    await asyncio.gather(*(visit(day, random.Random(draw.random()), [], questions) for _ in range(RUSH[0])))
+    for writer in held:
+        writer.transport.abort()
+
+
 async def troubles(day: Day, draw: random.Random) -> Counter[str]:
-    """Restarts, kills, a dying engine, a full disk, one after the other, about every four minutes."""
+    """Restarts, kills, a dying engine, a rush, a full disk, one after the other, about every four minutes."""
     happened = Counter[str]()
     kinds = [kind for kind in TROUBLES if day.disk or kind != "disk full"]
     for kind in [*kinds, *draw.choices(kinds, [TROUBLES[kind] for kind in kinds], k=1000)]:
@@ -265,6 +294,8 @@ async def troubles(day: Day, draw: random.Random) -> Counter[str]:
             day.engine.join()
             await asyncio.sleep(draw.uniform(2, 15))
             day.begin_engine()
+        elif kind == "rush":
+            await rush(day, draw)
         elif kind == "disk full" and day.disk:
             ballast = day.disk / "ballast"
             with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as stream:
@@ -282,7 +313,8 @@ async def troubles(day: Day, draw: random.Random) -> Counter[str]:
 
 async def live(day: Day) -> None:
     """The day, until all people are gone and everything that was taken has ended."""
-    draw, load = random.Random(1), day.load
+    draw, load, files = random.Random(1), day.load, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))  # for the connections of a rush; the service has it too
     questions = [one.question for one in read_questions(atlas.path("test"))]
     day.begin_engine()
     await day.begin()

@@ -30,7 +30,7 @@ from urllib.request import urlopen
 import psutil
 from aiohttp import web
 
-from benchmarks.serve_load import as_options, asking
+from benchmarks.loads import as_options, asking
 from steprag.records.jsonl import write_records
 from steprag.types import Question
 from tests.fakes import Script, chat_reply

@@ -2,7 +2,7 @@
 
 A tree's states are made again step by step, with the passages of the run's journal or of the index that it searched;
 then the policy says at each state how likely the golden answer is (`steprag.agent.belief`). Scores are journalled, so
-a run that was killed goes on.
+a killed run resumes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from steprag.batch.journal import JOURNAL, Journal, QuestionCalls
 from steprag.batch.journalled import scorer_of
 from steprag.batch.results import Place, Results, places_of, read_at
 from steprag.batch.tree_results import TREES, trees_file
-from steprag.batch.worklist import billed, note_failures, run_calmly, unfinished, work_off
+from steprag.batch.worklist import note_failures, pending, process_questions, report_spending, run_interruptible
 from steprag.config.load import StageConfig, add_options, load_config, options_from, parse_arguments
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import say
@@ -48,7 +48,7 @@ from steprag.types import Question, State, Step
 
 
 class BeliefConfig(StageConfig):
-    """`steprag trees belief`. Prompts and episode are those of the run that made the trees, if its folder tells."""
+    """`steprag trees belief`. Prompts and episode are those of the run that made the trees, if its folder says."""
 
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     retriever: RetrieverConfig = Field(default_factory=RetrieverConfig)
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
     made_by = run_of(file, "config")
     kept = {section: made_by["config"][section] for section in ("prompt", "episode") if made_by}
     config = load_config(BeliefConfig, given.config, options_from(given), kept)
-    return PART_DONE if run_calmly(add_beliefs(config, file, made_by, given.index, Path(given.out))) else 0
+    return PART_DONE if run_interruptible(add_beliefs(config, file, made_by, given.index, Path(given.out))) else 0
 
 
 async def add_beliefs(config: BeliefConfig, file: Path, made_by: dict[str, Any], index: str | None, out: Path) -> int:
@@ -101,8 +101,8 @@ async def add_beliefs(config: BeliefConfig, file: Path, made_by: dict[str, Any],
             run.save(grammar=profile.grammar.name, **tools_told(profile))
             believed = Results(run.path / "trees.jsonl", TREES)
             spending = Spending(config.budget, prices_of(config.policy))
-            todo = unfinished(trees.questions, believed)
-            with billed(run, trees.questions, believed, spending):
+            todo = pending(trees.questions, believed)
+            with report_spending(run, trees.questions, believed, spending):
                 if todo:
                     opened = open_agent(config, retriever, environment=environment)
                     async with opened as agent, Journal(run.path / JOURNAL, spending) as calls:
@@ -113,9 +113,11 @@ async def add_beliefs(config: BeliefConfig, file: Path, made_by: dict[str, Any],
 
                         with asking(run, calls, policy=agent.policy):
                             await check_scoring(scorer_of(agent.policy))
-                            await work_off(run, todo, work, results=believed, at_once=2 * config.policy.concurrency,
-                                           total=len(trees.questions), spending=spending, most=trees.most,
-                                           begun=calls.begun)  # fmt: skip
+                            await process_questions(
+                                run, todo, work, results=believed, at_once=2 * config.policy.concurrency,
+                                total=len(trees.questions), spending=spending, max_calls=trees.max_calls,
+                                started_ids=calls.started_ids,
+                            )  # fmt: skip
             say(f"belief: {len(believed)} trees; next: steprag pairs --trees {run.path} --label.name gain")
             return note_failures(run, believed)
 
@@ -177,7 +179,7 @@ class _Trees:
         self.questions = [self.tree(key).question for key in ids]
 
     @property
-    def most(self) -> int:
+    def max_calls(self) -> int:
         """The scores that no tree exceeds: of every node, each answer."""
         read, places = self._read.values(), self._places.values()
         return MOST_ANSWERS * max((*(len(tree.nodes) for tree in read), *(place.counts["nodes"] for place in places)))

@@ -46,13 +46,13 @@ class SearchConfig(Section):
     rollouts: Positive = Field(default=16, description="iterations a tree: select, expand, play to an answer, back up")
     extra: int = Field(default=8, ge=0, description="more iterations for a tree with right and wrong answers by then")
     contrast: Positive | None = Field(
-        default=4, description="stop a tree with so many right and so many wrong answers; none: never"
+        default=4, description="stop a tree once it has this many right and this many wrong answers; none: never"
     )
     hopeless: Positive | None = Field(
-        default=8, description="stop a tree without a right answer after so many iterations; none: never"
+        default=8, description="stop a tree without a right answer after this many iterations; none: never"
     )
     children: Positive = Field(default=3, description="children of a node")
-    siblings: Positive | None = Field(default=None, description="children sampled in one request; none: all of them")
+    siblings: Positive | None = Field(default=None, description="children sampled in one request; none: all")
     play: bool = Field(default=True, description="play from a new child to an answer, step by step")
     revisit: bool = Field(default=False, description="visit finished leaves again (what the published loop does)")
     exploration: float = Field(default=1.414, ge=0, description="UCT's constant c; greater visits the less known more")

@@ -37,22 +37,25 @@ from steprag.batch.shards import Share, add_shard_option, shard_of, share_of
 from steprag.batch.tree_results import TREES
 from steprag.batch.workers import add_ray_option, slots_of, workers
 from steprag.batch.worklist import (
-    Slots,
+    StageFactory,
     Work,
-    Working,
+    WorkerPlan,
     agent_identity,
-    billed,
     model_asked,
     note_failures,
-    run_calmly,
-    unfinished,
-    work_off,
+    pending,
+    process_questions,
+    report_spending,
+    run_interruptible,
 )
-from steprag.config.load import NEWEST, add_options, config_from, index_of, parse_arguments
+from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.config.recipes import NEWEST, index_of
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.policy.budget import Spending, prices_of
-from steprag.records.inputs import ids_identity, read_questions
+from steprag.records.inputs import read_questions
+from steprag.records.left_out import LeftOut, as_json
+from steprag.records.question_ids import ids_identity
 from steprag.runs.run import NUMBERED, Run, open_run
 from steprag.tree import Failure, Tree
 from steprag.types import Question
@@ -76,7 +79,7 @@ def main(argv: list[str]) -> int:
     share, slots = shard_of(given.shard), slots_of(given.ray)
     out = Path(given.out or f"runs/generate-{given.dataset_name or file_name(file)}{NUMBERED}")
     run = generate(config, file, index, out, earlier, given.dataset_name, share, slots)
-    failed = run_calmly(run)
+    failed = run_interruptible(run)
     return PART_DONE if failed else 0
 
 
@@ -95,7 +98,8 @@ async def generate(
 
     Raises BudgetReached where a limit ended it.
     """
-    everything = read_questions(questions_file, dataset)
+    gone: list[LeftOut] = []
+    everything = read_questions(questions_file, dataset, gone)
     questions = everything[: config.limit]
     questions = share.questions(questions) if share else questions
     mine = share_of(config, share)
@@ -113,12 +117,12 @@ async def generate(
         if share is not None:
             identity |= share.identity
         with open_run(out, "generate", identity=identity, config=config.model_dump()) as run:
-            run.save(grammar=profile.grammar.name, **tools_told(environment.profile))
+            run.save(grammar=profile.grammar.name, left_out=as_json(gone), **tools_told(environment.profile))
             judge = mine.judge if config.reward.judged else None
             agent = open_agent(mine, retriever, environment=environment, judge=judge)
             order = [question.id for question in questions]
             models = {"policy": mine.policy, **({"judge": judge} if judge else {})}
-            on_ray = Slots(slots, partial(open_search, index=index), retriever.fingerprint, order, models)
+            on_ray = WorkerPlan(slots, partial(open_search, index=index), retriever.fingerprint, order, models)
             trees = await search_all(run, questions, mine, agent, earlier, on_ray if slots else None)
             return note_failures(run, trees)
 
@@ -129,7 +133,7 @@ async def search_all(
     config: GenerateConfig,
     opened: AbstractAsyncContextManager[OpenAgent],
     earlier: Earlier | None = None,
-    slots: Slots[GenerateConfig] | None = None,
+    slots: WorkerPlan[GenerateConfig] | None = None,
 ) -> Results[Tree]:
     """Searches the questions that have no tree yet; returns all trees. `opened` is entered only if some are missing,
     and not where `slots` search.
@@ -137,23 +141,25 @@ async def search_all(
     Leaving early (a limit, a refused key, Ctrl-C), it waits for the calls in flight, so that their replies are kept.
     """
     trees = Results(run.path / "trees.jsonl", TREES)
-    todo = unfinished(questions, trees)
+    todo = pending(questions, trees)
     absorb_slots(run.path, (question.id for question in questions))
     judge = config.judge if config.reward.judged else None
     spending = Spending(config.budget, prices_of(config.policy, judge))
-    with billed(run, questions, trees, spending):
+    with report_spending(run, questions, trees, spending):
         try:
             if todo:
-                async with workers(run, config, spending, opened, searching, slots) as (work, begun):
+                async with workers(run, config, spending, opened, searching, slots) as (work, started):
 
                     async def search(question: Question) -> Tree | Failure:
                         tree = await work(question)
                         return earlier.mark(tree) if earlier and isinstance(tree, Tree) else tree
 
                     at_once, total = config.trees_at_once or 2 * config.policy.concurrency, len(questions)
-                    most = sum(most_calls(config, split=False).values())
-                    await work_off(run, todo, search, results=trees, at_once=at_once, total=total, spending=spending,
-                                   most=most, begun=begun)  # fmt: skip
+                    max_calls = sum(most_calls(config, split=False).values())
+                    await process_questions(
+                        run, todo, search, results=trees, at_once=at_once, total=total, spending=spending,
+                        max_calls=max_calls, started_ids=started,
+                    )  # fmt: skip
         finally:
             summarise(run, trees.counts())
     return trees
@@ -179,7 +185,7 @@ async def searching(config: GenerateConfig, agent: OpenAgent, journal: Journal) 
 @asynccontextmanager
 async def open_search(
     config: GenerateConfig, *, index: str
-) -> AsyncIterator[tuple[OpenAgent, Working[GenerateConfig, Tree]]]:
+) -> AsyncIterator[tuple[OpenAgent, StageFactory[GenerateConfig, Tree]]]:
     """The agent of a process that searches for another one, and `searching`."""
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         judge = config.judge if config.reward.judged else None

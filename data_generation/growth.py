@@ -84,7 +84,7 @@ class SearchTree:
 
 @dataclass(eq=False)
 class Simulation:
-    """One leaf being explored. `created` in order of sampling; `valued`: nodes whose reward is to be backed up."""
+    """One leaf being explored. `created` in order of sampling; `valued`: nodes whose reward will be backed up."""
 
     leaf: SearchNode
     created: list[SearchNode] = field(default_factory=list)

@@ -8,7 +8,7 @@ import sys
 from data_generation.config import GenerateConfig
 from steprag.agent.belief import MOST_ANSWERS
 from steprag.batch.datasets import add_dataset_options, chosen_file
-from steprag.batch.forecast import Forecast, add_forecast_options, tell
+from steprag.batch.forecast import Forecast, add_forecast_options, print_forecast
 from steprag.batch.tree_results import TREES
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.terminal import guarded
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     config = config_from(GenerateConfig, given)
     questions = read_questions(chosen_file(given, learning=True))[: config.limit]
-    return tell(planned(config, questions), given)
+    return print_forecast(planned(config, questions), given)
 
 
 def planned(config: GenerateConfig, questions: list[Question]) -> Forecast:

@@ -139,7 +139,7 @@ class Replay:
         return _ReplayCalls(self._samples, SCORE)
 
     async def ready(self) -> None:
-        """Nothing is to be loaded."""
+        """There is nothing to load."""
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """The journal's passages of the query. Raises NotJournalled where it was not made with that `top_k`."""

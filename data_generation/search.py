@@ -8,12 +8,11 @@ tree nor its node ids depend on which reply comes first.
 from __future__ import annotations
 
 import asyncio
-import math
 from dataclasses import replace
 
-from data_generation.config import SearchConfig, TreeLimits
 from data_generation.expand import Searcher, expand
 from data_generation.growth import Rule, SearchNode, SearchTree, Simulation, add_reward, finished, upwards
+from data_generation.stopping import left, verdict
 from data_generation.values import Fresh, outcomes
 from steprag.agent.belief import believe, gains
 from steprag.errors import NotJournalled
@@ -30,33 +29,6 @@ async def grow(tree: SearchTree, searcher: Searcher) -> Tree:
     while not (ended := verdict(tree, searcher.config.search, searcher.config.tree)):
         await run_wave(tree, searcher)
     return finished(tree, ended)
-
-
-def verdict(tree: SearchTree, search: SearchConfig, limits: TreeLimits) -> str | None:
-    """Why the tree ends here, or None.
-
-    closed: nothing is left to explore. journal: nothing that a replay's journal has. limit: it used up its calls or
-    tokens. enough: it has `contrast` right and wrong answers. hopeless: no right answer, and no step that gained, in
-    `hopeless` iterations. rollouts: it had all its iterations.
-    """
-    if tree.root.closed:
-        return "journal" if tree.short else "closed"
-    used = tree.usage
-    tokens = used.prompt_tokens + used.completion_tokens
-    if used.calls >= (limits.calls or math.inf) or tokens >= (limits.tokens or math.inf):
-        return "limit"
-    if search.contrast is not None and min(tree.right, tree.wrong) >= search.contrast:
-        return "enough"
-    lost = tree.right == 0 and not tree.gained
-    if search.hopeless is not None and lost and tree.iterations >= search.hopeless:
-        return "hopeless"
-    return None if left(tree, search) > 0 else "rollouts"
-
-
-def left(tree: SearchTree, search: SearchConfig) -> int:
-    """Iterations left: of `rollouts`, and of `extra` where answers differ, since there the next teaches most."""
-    mixed = tree.right > 0 and tree.wrong > 0
-    return search.rollouts + (search.extra if mixed else 0) - tree.iterations
 
 
 async def run_wave(tree: SearchTree, searcher: Searcher) -> None:
@@ -128,7 +100,7 @@ async def simulate(simulation: Simulation, tree: SearchTree, searcher: Searcher)
 async def _believe(simulation: Simulation, tree: SearchTree, searcher: Searcher) -> None:
     """Asks what the policy believes at the states that the simulation came to, and at the leaf where nobody asked yet.
 
-    Not on questions that can be guessed: there belief tells nothing, and each asking costs a prompt.
+    Not on questions that can be guessed: there belief says nothing, and each asking costs a prompt.
     """
     scorer, asked = searcher.scorer, tree.question
     if scorer is None or guessable(asked.question, asked.golden_answers):

@@ -32,7 +32,7 @@ def summarise(run: Run, trees: Iterable[dict[str, Any]]) -> None:
             counts[name] += tree[name]
         ended[tree["ended"]] += 1
         usage += Usage(**tree["usage"])
-    run.set(counts=counts, ended_by=dict(sorted(ended.items())), usage=vars(usage))
+    run.set(counts=counts, ended_by=dict(sorted(ended.items())), usage=usage.shown)
     if not counts["trees"]:
         return
     known = f" ({counts['known']} known from earlier runs)" if counts["known"] else ""

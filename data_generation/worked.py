@@ -129,7 +129,7 @@ async def replay_all(
 async def replay(
     episode: WorkedEpisode, passages: dict[str, Passage], environment: Environment, rng: random.Random
 ) -> list[Trajectory]:
-    """One row a step that is to be learnt: the prompt of the state, and the step as written."""
+    """One row for each step to learn: the prompt of the state, and the step as written."""
     state, rows = await environment.opened(environment.start(episode.question)), []
     golds = {gold for step in episode.steps for gold in step.gold}
     for written in episode.steps:

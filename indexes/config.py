@@ -30,13 +30,13 @@ class IndexConfig(StageConfig):
         0.001, ge=0, lt=1, description="share of the corpus's lines that may be no passages and are left out"
     )
     max_length: Positive | None = Field(
-        default=None, description="tokens of a text that are read; none: as the model says"
+        default=None, description="tokens read of each text; none: the model's own limit"
     )
-    query_prefix: str | None = Field(None, description="words before every query; none: as the model says")
-    passage_prefix: str | None = Field(None, description="words before every passage; none: as the model says")
-    pooling: str | None = Field(None, description="cls, mean, lasttoken, …; none: as the model says")
+    query_prefix: str | None = Field(None, description="words before every query; none: the model's own")
+    passage_prefix: str | None = Field(None, description="words before every passage; none: the model's own")
+    pooling: str | None = Field(None, description="cls, mean, lasttoken, …; none: the model's own")
     titles: Titles = Field("plain", description="how the encoder reads a passage's title; quoted: as FlashRAG has it")
-    normalise: bool | None = Field(None, description="vectors of length 1; none: as the model says")
+    normalise: bool | None = Field(None, description="vectors of length 1; none: the model's own setting")
     device: str = Field("auto", description="where passages are encoded: cpu, cuda, cuda:0,cuda:1 (one process each)")
     processes: Positive = Field(1, description="processes that encode on each of these devices")
     ray: int = Field(0, ge=0, description="encode with so many processes of the Ray cluster at $RAY_ADDRESS")
@@ -45,7 +45,7 @@ class IndexConfig(StageConfig):
     batch_tokens: Positive | None = Field(
         default=None, description="tokens at once; none: 512 a CPU thread, 65536 on a GPU"
     )
-    shard_rows: Positive = Field(4096, description="passages encoded between two marks from which a build goes on")
+    shard_rows: Positive = Field(4096, description="passages encoded between two points from which a build can resume")
     queries: str | None = Field(
         default=None, description="questions whose searches are measured; none: sampled passages"
     )

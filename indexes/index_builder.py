@@ -23,7 +23,7 @@ from steprag.console.terminal import guarded
 from steprag.engines.pretrained import HUB_ID
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import existing
-from steprag.records.tables import rows_of
+from steprag.records.rows import read_any_rows
 
 FAISS = {"flat": "flat", "sqfp16": "flat-fp16"}
 """FAISS's words for index types, in lower case, and the type here that is the same."""
@@ -117,7 +117,7 @@ def _type(named: str) -> str:
 
 def _titles(corpus: Path) -> Titles:
     """How FlashRAG's encoder reads the titles of a corpus, by its first row: `contents` as it stands, else `text`."""
-    row = next((row for _, row in rows_of(corpus)), None)
+    row = next((row for _, row in read_any_rows(corpus, [])), None)
     contents = row.get("contents") if isinstance(row, dict) else None
     if not isinstance(contents, str):
         return "omitted"

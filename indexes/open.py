@@ -21,7 +21,7 @@ from indexes.ranking.rankings import ALONE, RowSearcher, TextEncoder, VectorInde
 from indexes.ranking.searchers import DenseSearcher, HybridSearcher, RerankedSearcher
 from indexes.retrieval.elastic import SCHEMES, ElasticRetriever
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
-from indexes.retrieval.milvus import PREFIXES, Facts, open_milvus
+from indexes.retrieval.milvus import PREFIXES, CollectionFacts, open_milvus
 from indexes.retrieval.remote import RemoteRetriever
 from indexes.rows.passage_store import PASSAGES, PassageStore
 from indexes.tools.callables import FunctionRetriever
@@ -88,7 +88,7 @@ def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = Non
 def _open_collection(url: str, config: RetrieverConfig) -> Retriever:
     machine = Machine()
 
-    def encoder(facts: Facts) -> Callable[[], TextEncoder]:
+    def encoder(facts: CollectionFacts) -> Callable[[], TextEncoder]:
         return partial(_load_encoder, encoder_here(facts.encoder, facts.given), facts.encoder, machine)
 
     return open_milvus(url, config, encoder, machine.batch)

@@ -11,7 +11,6 @@ from contextlib import aclosing
 from indexes import open_retriever
 from inference.best_of import critic_of
 from inference.config import InferConfig, config_of
-from inference.state_value import certain, check_state_value
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.critic import Critic, CriticFiles
 from steprag.agent.open import OpenAgent, make_environment, open_agent
@@ -19,7 +18,8 @@ from steprag.agent.retriever import PLACES
 from steprag.agent.rollout import Moment, Taken, episode_of, rollout
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
-from steprag.config.load import NEWEST, add_options, index_of, parse_arguments
+from steprag.config.load import add_options, parse_arguments
+from steprag.config.recipes import NEWEST, index_of
 from steprag.errors import PART_DONE, ConfigError
 from steprag.policy.traces import traced
 from steprag.types import Episode, Question
@@ -55,7 +55,6 @@ def check_keys(config: InferConfig) -> None:
 
 async def ask(question: str, index: str, config: InferConfig) -> Episode:
     """Plays the episode and writes each step to standard output. Raises PolicyError and RetrieverError."""
-    check_state_value(config)
     profile = checked_profile(config.prompt, config.policy)
     critic = critic_of(config, profile)
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
@@ -80,7 +79,7 @@ async def played(
     mine = calls.agent(agent)
     turns = rollout(
         mine.environment,
-        certain(config, mine, calls, agent.policy),
+        mine.policy.policy,
         mine.environment.start(question),
         seed=config.seed,
         candidates=config.candidates,

@@ -41,9 +41,6 @@ class InferConfig(StageConfig):
         default=None, description="checkpoint of a step critic: it chooses among candidates and best_of"
     )
     candidates: Positive = Field(default=1, description="completions sampled for each step; the critic takes the best")
-    uncertainty: float | None = Field(
-        default=None, gt=0, description="nats a token beyond which an answer is not taken while another step may follow"
-    )
     sample: Positive | None = Field(
         default=None, description="use so many questions only, drawn by the seed; limit counts among them"
     )

@@ -9,13 +9,13 @@ from inference.config import InferConfig, config_of
 from inference.inference import PREDICTIONS
 from inference.predictions import PREDICTIONS as FILE
 from steprag.batch.datasets import add_dataset_options, chosen_file, sampled
-from steprag.batch.forecast import Forecast, add_forecast_options, tell
+from steprag.batch.forecast import Forecast, add_forecast_options, print_forecast
 from steprag.config.load import add_options, parse_arguments
 from steprag.console.terminal import guarded
 from steprag.records.inputs import read_questions
 
 LIKELY_STEPS = 4.6
-"""Of an episode on Atlas: 1.8 searches of two steps each, and the answer (docs/figures/results-shipped-start.md)."""
+"""Of an episode on Atlas: 1.8 searches of two steps each, and the answer (docs/figures/results.md)."""
 
 
 def main(argv: list[str]) -> int:
@@ -26,12 +26,12 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     config = config_of(InferConfig, given, tell=False)
     questions = sampled(read_questions(chosen_file(given)), config.sample, config.seed)[: config.limit]
-    depth, alike = config.episode.depth, ("episode", "best_of", "candidates", "uncertainty")
-    most = {"policy": config.best_of * depth * config.candidates}  # an endpoint may give one completion a request
+    depth, alike = config.episode.depth, ("episode", "best_of", "candidates")
+    max_calls = {"policy": config.best_of * depth * config.candidates}  # an endpoint may give one completion a request
     likely = {"policy": config.best_of * min(depth, LIKELY_STEPS)}
-    plan = Forecast(config, questions, None, most, likely, config.candidates, "docs/figures/results-shipped-start.md",
-                    (FILE, PREDICTIONS), "predictions", alike)  # fmt: skip
-    return tell(plan, given)
+    plan = Forecast(config, questions, None, max_calls, likely, config.candidates,
+                    "docs/figures/results.md", (FILE, PREDICTIONS), "predictions", alike)  # fmt: skip
+    return print_forecast(plan, given)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from steprag.records.jsonl import existing, read_records
+from steprag.records.turns import Turn
 from steprag.scores.gold import people_id
-from steprag.types import Prediction, Turn
+from steprag.types import Prediction
 
 PREDICTIONS = "predictions.jsonl"
 TURNS = "turns.jsonl"
@@ -33,8 +34,8 @@ def read_predictions(run: Path) -> Iterator[Prediction]:
 
 def judged(turns: Iterable[Turn]) -> Iterator[Turn]:
     """For each question with an answer that a person called right: the last turn that the agent finished alone, with
-    the last such answer. Turns that go on from a person's step, were cancelled, or failed by a fault of the service do
-    not measure the agent.
+    the last such answer. Turns that continue from a person's step, were cancelled, or failed by a fault of the service
+    do not measure the agent.
     """
     golden: dict[str, tuple[str, ...]] = {}
     alone: dict[str, Turn] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from inference.config import GreedyConfig
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.grammar import Grammar
 from steprag.batch.results import ResultKind, Results
-from steprag.batch.worklist import ask_each, model_asked, run_calmly
+from steprag.batch.worklist import ask_all, model_asked, run_interruptible
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import Positive, PromptConfig
 from steprag.errors import PART_DONE, ConfigError, StepFormatError
@@ -67,7 +67,7 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     worked = existing(given.worked, "run folder")
     config = config_from(ReadingsConfig, given)
-    scores, failed = run_calmly(readings(config, worked, Path(given.out)))
+    scores, failed = run_interruptible(readings(config, worked, Path(given.out)))
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0
 
@@ -97,7 +97,7 @@ async def readings(config: ReadingsConfig, worked: Path, out: Path) -> tuple[dic
 
     with open_run(out, "readings", identity=identity, config=config.model_dump()) as run:
         choices = Results(out / "choices.jsonl", CHOICES)
-        failed = await ask_each(run, questions, choices, one, role="policy", model=config.policy, replies=grammar,
+        failed = await ask_all(run, questions, choices, one, role="policy", model=config.policy, replies=grammar,
                                 budget=config.budget)  # fmt: skip
         made = list(read_records(choices.path, ReadingChoice))
         scores = {**scored(made, grammar), "failed": failed, "identity": identity}
@@ -152,7 +152,7 @@ def scored(choices: list[ReadingChoice], grammar: Grammar) -> dict[str, Any]:
         "balanced_accuracy": None if both is None else both / 2,
         **_share("kept", kept, len(helpful)),
         **_share("dropped", dropped, len(useless)),
-        "usage": asdict(sum((one.usage for one in choices), Usage())),
+        "usage": sum((one.usage for one in choices), Usage()).shown,
     }
 
 

@@ -3,42 +3,36 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from indexes import open_retriever
-from preference.chained import LEVELS, AnswerSearches, levels
+from preference.answer_searches import answer_searches
+from preference.chained import LEVELS, levels
 from preference.config import NO_REWARD, PairsStageConfig
-from preference.kept import grounded, solved
+from preference.facts import Facts, facts_about, solved, without_luck
+from preference.labels.estimates import outcomes
 from preference.pairs import build_pairs
 from preference.pairs_folder import SPLITS, PairsFolder, add_push_option, made_folder, push_if_asked
 from preference.report.card import generation_facts
 from preference.report.reward_diagnostics import Calibration, RewardDiagnostics
-from preference.rewards import chained_met, outcomes, rewards, settled, spre
-from preference.supervised import build_labels, build_rankings, build_trajectories, ends
+from preference.rewards import rewards
+from preference.supervised import build_labels, build_rankings, build_trajectories
 from steprag.agent.compliance import Refusals, refusals_told
 from steprag.agent.grammar import Grammar
 from steprag.agent.profiles import check_follows, grammar_of
-from steprag.agent.retriever import PLACES, Retriever
+from steprag.agent.retriever import PLACES
 from steprag.batch.tree_results import said_by, trees_file
 from steprag.config.load import PREFIX, add_options, config_from, parse_arguments
 from steprag.console.progress import say
 from steprag.errors import PART_DONE, ConfigError
 from steprag.records.jsonl import file_hash, from_dict, line_hash, parse_line, read_lines
 from steprag.runs.run import add_overwrite_option, open_run, run_of
-from steprag.scores.metrics import guessable
 from steprag.tree import Tree
-from steprag.types import Passage, Usage
+from steprag.types import Usage
 
-SEARCHED = 64
-"""Trees whose answers are searched at the same time."""
 LABELS = {
     "gold": "marked passages (gold)",
     "cover": "chained match (cover), as nothing is marked",
@@ -63,7 +57,7 @@ def main(argv: list[str]) -> int:
     add_overwrite_option(parser)
     add_push_option(parser)
     add_options(parser, PairsStageConfig)
-    _tell_of_reward(argv)
+    _check_reward_keys(argv)
     arguments = parse_arguments(parser, argv)
     config = config_from(PairsStageConfig, arguments)
     trees = [trees_file(given) for given in arguments.trees]
@@ -73,7 +67,7 @@ def main(argv: list[str]) -> int:
     return 0 if made else PART_DONE
 
 
-def _tell_of_reward(argv: list[str]) -> None:
+def _check_reward_keys(argv: list[str]) -> None:
     """`reward` was the name of `label` here. Options are refused; a variable may be meant for the search."""
     if any(argument.startswith("--reward.") for argument in argv):
         raise ConfigError(NO_REWARD)
@@ -103,28 +97,26 @@ def build(
         ) as run,
         made_folder("pairs", run, config, config.products, grammar, prompt) as folder,
     ):  # fmt: skip
-        diagnostics, calibration, usage = RewardDiagnostics(config.label, grammar), Calibration(), Usage()
-        refusals = Refusals()
-        for tree, tree_hash, found in searches.beside(read_trees(*trees)):
-            check_follows(tree, grammar)
-            usage += tree.usage
-            calibration.add(tree)
-            refusals.add(said_by(tree), sum(node.reasoning or 0 for node in tree.nodes))
-            _add(folder, tree, tree_hash, config, grammar, diagnostics, found)
+        diagnostics, calibration, usage, refusals = RewardDiagnostics(), Calibration(), Usage(), Refusals()
+        for facts, tree_hash in searches.chain_all(_facts(trees, grammar)):
+            usage += facts.tree.usage
+            calibration.add(facts)
+            refusals.add(said_by(facts.tree), sum(node.reasoning or 0 for node in facts.tree.nodes))
+            _add(folder, facts, tree_hash, config, diagnostics)
         if not folder.counts["trees"]:
             raise ConfigError(f"{', '.join(map(str, trees))} holds no trees; run steprag generate first")
         folder.facts |= {
             "label": label_facts(config, folder.counts, searches.failed),
             "source": {
                 "runs": [generation_facts(source) for source in sources],
-                "usage": asdict(usage),
+                "usage": usage.shown,
                 "question_sources": dict(folder.sources.most_common()),
             },
             "credit": diagnostics.report(),
             "calibration": calibration.report(),
         }
-    if told := refusals_told(refusals.counts, refusals.first, refusals.reasoning):
-        say(f"pairs: {told}")
+    if warning := refusals_told(refusals.counts, refusals.first, refusals.reasoning):
+        say(f"pairs: {warning}")
     elif "pairs" in config.products and not folder.counts["pairs.train"]:
         say("pairs: no pair to train on; the rules and filters above say why: search more, hotter, or ask for less")
     return any(folder.counts[f"{product}.{split}"] for product in config.products for split in SPLITS)
@@ -141,58 +133,14 @@ def label_facts(config: PairsStageConfig, counts: Mapping[str, int], failed: int
     return {"why": why, "trees": of, "unsolved": counts["unsolved"], "levels": steps, "failed_searches": failed}
 
 
-class Searches:
-    """Trees with what a search for question and answer finds, where chained match labels them and an index is given.
-
-    `failed` counts the searches that the retriever could not answer.
-    """
-
-    def __init__(self, config: PairsStageConfig, retriever: Retriever | None = None, run: Any = None) -> None:
-        self._label, self._retriever, self._run, self.failed = config.label, retriever, run, 0
-        self.identity = {"index": retriever.fingerprint} if retriever else {}
-
-    def beside(self, trees: Iterable[tuple[Tree, str]]) -> Iterator[tuple[Tree, str, tuple[Passage, ...]]]:
-        """Each tree and its hash, in order, with the passages found for it, `SEARCHED` trees at a time."""
-        trees = iter(trees)
-        while some := list(islice(trees, SEARCHED if self._retriever else 1)):
-            found: dict[str, tuple[Passage, ...]] = {}
-            if self._retriever:
-                asked = {key: tree for tree, key in some if settled(tree, self._label).chained}
-                searches = AnswerSearches(self._retriever)
-                found = dict(zip(asked, self._run(searches.found([*asked.values()])), strict=True))
-                self.failed += searches.failed
-            yield from ((tree, key, found.get(key, ())) for tree, key in some)
-
-
-@contextmanager
-def answer_searches(index: str | None, config: PairsStageConfig) -> Iterator[Searches]:
-    """Opens the index, if one is named. Raises ConfigError where the label has nothing to search."""
-    label = config.label
-    if index is not None and not (label.chained or label.name == "evidence"):
-        raise ConfigError(
-            f"--index is for chained match, and label.name is {label.name}: give --label.name cover --label.chained "
-            "true, or leave --index out"
-        )
-    if index is None:
-        yield Searches(config)
-        return
-    with asyncio.Runner() as runner:
-        retriever = open_retriever(index, config.retriever)
-        try:
-            runner.run(retriever.ready())
-            yield Searches(config, retriever, runner.run)
-        finally:
-            runner.run(retriever.aclose())
-
-
 def one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> tuple[Any, Grammar]:
-    """The identity of the prompts that trees were made by, None where no manifest tells, and their grammar: the one
+    """The identity of the prompts that trees were made by, None where no manifest says, and their grammar: the one
     that they name, or the manifests of their runs (`sources`; empty where a file lies in none), by default the base
-    grammar. Raises ConfigError where two files tell different ones.
+    grammar. Raises ConfigError where two files differ.
     """
-    told = list(zip(trees, sources, strict=True))
-    prompts = [(file, prompt) for file, source in told if (prompt := source.get("identity", {}).get("prompt"))]
-    grammars = [(file, grammar) for file, source in told if (grammar := _told_grammar(file, source))]
+    both = list(zip(trees, sources, strict=True))
+    prompts = [(file, prompt) for file, source in both if (prompt := source.get("identity", {}).get("prompt"))]
+    grammars = [(file, grammar) for file, source in both if (grammar := _named_grammar(file, source))]
     for known in (prompts, grammars):
         for file, of in known:
             if of != known[0][1]:
@@ -202,7 +150,7 @@ def one_prompt(trees: list[Path], sources: list[dict[str, Any]]) -> tuple[Any, G
     return prompts[0][1] if prompts else None, grammars[0][1] if grammars else grammar_of({})
 
 
-def _told_grammar(file: Path, source: dict[str, Any]) -> Grammar | None:
+def _named_grammar(file: Path, source: dict[str, Any]) -> Grammar | None:
     """What the first tree of a file, or else the manifest beside it, says of the grammar; None where neither does."""
     first = next(read_trees(file), None)
     named = {**source, "grammar": first[0].grammar} if first and first[0].grammar else source
@@ -216,38 +164,41 @@ def read_trees(*files: Path) -> Iterator[tuple[Tree, str]]:
             yield from_dict(Tree, parse_line(line, path, number), path, number), line_hash(line)
 
 
+def _facts(trees: list[Path], grammar: Grammar) -> Iterator[tuple[Facts, str]]:
+    """The facts of every tree, with the hash of its line. Raises ConfigError for a tree of another grammar."""
+    for tree, tree_hash in read_trees(*trees):
+        check_follows(tree, grammar)
+        yield facts_about(tree, grammar), tree_hash
+
+
 def _add(
-    folder: PairsFolder,
-    tree: Tree,
-    tree_hash: str,
-    config: PairsStageConfig,
-    grammar: Grammar,
-    diagnostics: RewardDiagnostics,
-    found: Sequence[Passage],
+    folder: PairsFolder, facts: Facts, tree_hash: str, config: PairsStageConfig, diagnostics: RewardDiagnostics
 ) -> None:
     """Every product that is asked for."""
-    if config.label.grounded:
-        tree = grounded(tree, grammar)
-    met = chained_met(tree, config.label, grammar, found)
-    estimates = rewards(tree, config.label, grammar, met)
-    diagnostics.add(tree, estimates if config.label.name == "spre" else spre(tree, config.label))
-    lucky = guessable(tree.question.question, tree.question.golden_answers)
+    facts = without_luck(facts) if config.label.grounded else facts
+    tree, estimates, worth = facts.tree, rewards(facts, config.label), outcomes(facts.tree, config.label)
+    diagnostics.add(facts, worth)
     right = solved(tree)
-    folder.counts.update(trees=1, nodes=len(tree.nodes), guessable=int(lucky), unsolved=int(not right))
-    label = settled(tree, config.label)
-    folder.counts[f"label.{'answers' if lucky and label is not config.label and label.chained else label.name}"] += 1
-    if met is not None:
-        folder.counts.update({f"level.{name}": count for name, count in levels(met).items()})
-    if lucky and config.guessable == "drop":
+    folder.counts.update(trees=1, nodes=len(tree.nodes), guessable=int(facts.guessable), unsolved=int(not right))
+    folder.counts[f"label.{_label_name(facts, config)}"] += 1
+    if facts.met is not None:
+        folder.counts.update({f"level.{name}": count for name, count in levels(facts.met).items()})
+    if facts.guessable and config.guessable == "drop":
         return
     made: dict[str, Any] = {
         "pairs": lambda: build_pairs(tree, tree_hash, estimates, config.pairs, folder.rules),
         "sft": lambda: build_trajectories(
-            tree, tree_hash, outcomes(tree, config.label), estimates, config.sft, partial(folder.exemplary, tree),
-            ends(tree, config.sft.partial, grammar), grammar=grammar,
+            facts, tree_hash, worth, estimates, config.sft, partial(folder.exemplary, tree)
         ),
         "steps": lambda: build_labels(tree, tree_hash, estimates),
         "rankings": lambda: build_rankings(tree, tree_hash, estimates),
     }  # fmt: skip
     for product in config.products:
         folder.add(tree.question, made[product](), 0 if right else folder.counts["unsolved"])
+
+
+def _label_name(facts: Facts, config: PairsStageConfig) -> str:
+    """The label that a tree has; of `evidence` the one that it chose (`LABELS`)."""
+    if config.label.name != "evidence":
+        return config.label.name
+    return "gold" if facts.gold is not None else "answers" if facts.guessable else "cover"

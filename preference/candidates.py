@@ -17,7 +17,6 @@ import numpy as np
 
 from preference.config import BalanceConfig, FilterConfig
 from preference.filters import content_reader
-from preference.kept import retrieving
 from preference.pairs import RuleCounts, same_words
 from steprag.agent.grammar import Grammar
 from steprag.records.jsonl import PARTIAL, dump_line
@@ -41,7 +40,7 @@ class Candidates:
 
     def __init__(self, folder: Path, seed: int, rules: RuleCounts, grammar: Grammar) -> None:
         self._path = folder / f".candidates{PARTIAL}"
-        self._seed, self._rules, self._grammar, self._content = seed, rules, grammar, content_reader(grammar)
+        self._seed, self._rules, self._content = seed, rules, content_reader(grammar)
         self._columns = {name: array(code) for name, code in COLUMNS.items()}
         self._prompt: tuple[Message, ...] | None = None
         self._state = b""
@@ -98,12 +97,8 @@ class Candidates:
             stays = kept.copy()
             stays[kept] = ~in_circles(chosen[kept], rejected[kept])
             kept = self._narrow("no contradiction or circle", kept, stays)
-        if balance.search_or_answer is not None:
-            kept = self._narrow("search or answer", kept, self._search_or_answer(kept, balance))
-        if balance.length:
-            kept = self._narrow("as many shorter as longer", kept, self._by_length(kept, balance))
-        if balance.by or balance.most:
-            kept = self._narrow("cap of a cell", kept, self._capped(kept, balance))
+        if balance.most:
+            kept = self._narrow("cap", kept, self._capped(kept, balance))
         return kept
 
     def _narrow(self, name: str, before: np.ndarray, stays: np.ndarray) -> np.ndarray:
@@ -111,67 +106,25 @@ class Candidates:
         self._rules.note(name, int(before.sum()), int(after.sum()))
         return after
 
-    def _groups(self, by: tuple[str, ...]) -> np.ndarray:
-        """The cell of every pair where only what `by` names tells cells apart."""
-        numbers: dict[Any, int] = {}
-        of_cell = [
-            numbers.setdefault(((action, other) if "action" in by else None, depth if "depth" in by else None),
-                               len(numbers))
-            for action, other, depth in self.cells
-        ]  # fmt: skip
-        return np.array(of_cell, dtype=int)[self.column("cell")]
-
-    def _by_length(self, kept: np.ndarray, balance: BalanceConfig) -> np.ndarray:
-        """In every cell, as many pairs whose chosen step is the shorter as pairs where it is the longer."""
-        sign = np.sign(self.column("chosen_length").astype(int) - self.column("rejected_length").astype(int))
-        groups, stays = self._groups(balance.by), kept.copy()
-        for group in np.unique(groups[kept]):
-            sides = [np.flatnonzero(kept & (groups == group) & (sign == side)) for side in (-1, 1)]
-            fewest = min(map(len, sides))
-            for side in sides:
-                stays[self._first(self._drawn(side), balance)[fewest:]] = False
-        return stays
-
-    def _search_or_answer(self, kept: np.ndarray, balance: BalanceConfig) -> np.ndarray:
-        """Of the pairs that prefer a search over an answer, the widest margins: at most so many times the others."""
-        retrieves = retrieving(self._grammar)
-        ends = {action.name for action in self._grammar.actions if action.terminal}
-        on = np.array([a in retrieves and b in ends for a, b, _ in self.cells], dtype=bool)[self.column("cell")] & kept
-        end = np.array([a in ends and b in retrieves for a, b, _ in self.cells], dtype=bool)[self.column("cell")] & kept
-        stays, rows = kept.copy(), self._drawn(np.flatnonzero(on))
-        widest = self._first(rows[np.argsort(-self.column("margin")[rows], kind="stable")], balance)
-        stays[widest[int((balance.search_or_answer or 0) * end.sum()) :]] = False
-        return stays
-
     def _capped(self, kept: np.ndarray, balance: BalanceConfig) -> np.ndarray:
-        """Of every cell as many pairs as `balance.most`, or as the median cell has."""
-        groups, stays = self._groups(balance.by), kept.copy()
-        there, counts = np.unique(groups[kept], return_counts=True)
-        most = balance.most or (int(np.ceil(np.median(counts))) if len(counts) else 0)
-        for group in there:
-            rows = self._first(self._drawn(np.flatnonzero(kept & (groups == group))), balance)
-            stays[rows[most:]] = False
+        """`balance.most` of the pairs, drawn by the pairs and the seed alone."""
+        rows, factor = np.flatnonzero(kept), np.uint64((2 * self._seed + 1) % 2**64)
+        mixed = (self.column("chosen") ^ self.column("rejected")) * factor
+        rows = rows[np.argsort(mixed[rows], kind="stable")]
+        if balance.unsolved_first:
+            rows = rows[np.argsort(self.column("unsolved")[rows] == 0, kind="stable")]
+        stays = np.zeros_like(kept)
+        stays[rows[: balance.most]] = True
         return stays
 
-    def _drawn(self, rows: np.ndarray) -> np.ndarray:
-        """The rows in an order that depends on the pairs and the seed alone."""
-        mixed = (self.column("chosen") ^ self.column("rejected")) * np.uint64((2 * self._seed + 1) % 2**64)
-        return rows[np.argsort(mixed[rows], kind="stable")]
-
-    def _first(self, rows: np.ndarray, balance: BalanceConfig) -> np.ndarray:
-        """The rows in their order, those of unsolved trees first where `balance` says so."""
-        return rows[np.argsort(self.column("unsolved")[rows] == 0, kind="stable")] if balance.unsolved_first else rows
-
-    def lines(self, kept: np.ndarray, balance: BalanceConfig) -> Iterator[tuple[str, int]]:
-        """The lines of the pairs that stay, with their splits, in order of arrival; those of unsolved trees first where
-        `balance` says so.
+    def lines(self, kept: np.ndarray) -> Iterator[tuple[str, int]]:
+        """The lines of the pairs that stay, with their splits, in order of arrival: whoever reads the first rows alone
+        reads a fair sample of the trees.
         """
-        unsolved = self.column("unsolved") > 0
-        for wanted in (kept & unsolved, kept & ~unsolved) if balance.unsolved_first else (kept,):
-            self._stream.seek(0)
-            for stays, split, line in zip(wanted, self._columns["split"], self._stream, strict=True):
-                if stays:
-                    yield line.decode(), split
+        self._stream.seek(0)
+        for stays, split, line in zip(kept, self._columns["split"], self._stream, strict=True):
+            if stays:
+                yield line.decode(), split
 
 
 def pair_stats(candidates: Candidates, kept: np.ndarray, cutoff: int | None) -> dict[str, Any]:

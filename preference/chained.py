@@ -6,58 +6,62 @@ A passage that holds the golden answer is a holder. Who reads its title's name h
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
-from preference.kept import golden_met, kept_contents, retrieving, shown_below
-from steprag.agent.grammar import Grammar
+from preference.config import LabelConfig
+from preference.facts import Facts, Met, golden_met, retrieving, shown_below
 from steprag.agent.inert import neutralise
-from steprag.agent.retriever import Retriever
-from steprag.errors import RetrieverError
-from steprag.scores.gold import DISAMBIGUATION, holds_golden, mentions, subject
-from steprag.scores.metrics import guessable, normalise
+from steprag.scores.gold import holds_golden, mentions, subject, without_qualifier
+from steprag.scores.metrics import normalise
 from steprag.tree import Tree, path_to
-from steprag.types import Passage
+from steprag.types import Passage, Question
 
 NAMED = 0.5
 """What a name that leads to the golden answer is worth; the answer itself is worth 1."""
 LEVELS = {"answer": 1.0, "name": NAMED, "neither": 0.0}
 """What a step met, the golden answer, a name that leads to it or neither, and what it is worth."""
-FOUND = 5
-"""Passages of the search for question and golden answer."""
 _HEAD = 16
 """Characters that may stand before a title at the head of its line, such as `Doc 1(Title: "`."""
 _WORD = re.compile(r"\w+")
 
 Texts = dict[str, str]
 """Title → text of passages; those of one title are one."""
-Met = Sequence[float | None]
-"""By node id, what a step met is worth (`LEVELS`), None where nothing tells."""
 
 
-def chained_match(tree: Tree, grammar: Grammar, found: Sequence[Passage] = ()) -> list[float | None]:
-    """For every node by id: 1 where the golden answer was met (`preference.kept.golden_met`), else `NAMED` where a name
-    that leads to it was (`leading_names`), else 0; None for answers, and everywhere where the answer can be guessed.
+def is_chained(facts: Facts, label: LabelConfig) -> bool:
+    """Whether chained match labels a tree: `evidence` asks it where the question marks nothing."""
+    return facts.gold is None if label.name == "evidence" else label.chained
+
+
+def chain(facts: Facts, label: LabelConfig, found: Sequence[Passage] = ()) -> Facts:
+    """The facts with what chained match says, where the label asks it. `found`: as `chained_match` takes it."""
+    return replace(facts, met=chained_match(facts, found)) if is_chained(facts, label) else facts
+
+
+def chained_match(facts: Facts, found: Sequence[Passage] = ()) -> list[float | None]:
+    """For every node by id: 1 where the golden answer was met (`golden_met`), else `NAMED` where a name that leads to
+    it was (`leading_names`), else 0; None for answers, and everywhere where the answer can be guessed.
 
     A step that keeps has met what the kept text so far says. A step that retrieves also what its passages say: None
     where no prompt of the tree shows them. `found`: passages of a search for question and golden answer.
     """
-    golden = tree.question.golden_answers
-    if guessable(tree.question.question, golden):
+    tree, golden = facts.tree, facts.tree.question.golden_answers
+    if facts.guessable:
         return [None] * len(tree.nodes)
     texts = shown_passages(tree)
-    names = leading_names(tree, texts, found)
-    searches = retrieving(grammar)
+    names = leading_names(tree.question, texts, found)
+    searches = retrieving(facts.grammar)
     worth: list[float | None] = []
-    for node, met, kept in zip(tree.nodes, golden_met(tree, grammar), kept_contents(tree, grammar), strict=True):
+    for node, met, kept in zip(tree.nodes, golden_met(facts), facts.kept, strict=True):
         read = [*kept]
         if node.action in searches and node.failure is None:
             shown = [f"{p.title}\n{texts[p.title]}" for p in node.passages if p.title in texts]
             if met is None and len(shown) == len(node.passages):  # nobody asked below, but its passages are known
-                met = any(holds_golden(text, golden) for text in (*read, *shown))
+                met = facts.golden_kept[node.id] or any(holds_golden(text, golden) for text in shown)
             read += shown
         named = met is False and any(mentions("\n".join(read), names))
         worth.append(None if met is None else NAMED if named else float(met))
@@ -69,31 +73,31 @@ def levels(worth: Met) -> Counter[str]:
     return Counter({name: count for name, value in LEVELS.items() if (count := worth.count(value))})
 
 
-def leading_names(tree: Tree, texts: Texts, found: Sequence[Passage] = ()) -> frozenset[str]:
+def leading_names(question: Question, texts: Texts, found: Sequence[Passage] = ()) -> frozenset[str]:
     """The names, normalised, by which passages are titled that hold the golden answer, of `texts` and `found`.
 
     A name counts only where it leads there from the question: a passage of the tree that holds no answer says it. It
     says nothing where it stands in the question, is a part of the answer, or is a common word (one that a passage
     writes in lower case), a number or a letter.
     """
-    golden = tree.question.golden_answers
+    golden = question.golden_answers
     holders = {p.title for p in found if holds_golden(p.text, golden)}
     holders |= {title for title, text in texts.items() if holds_golden(text, golden)}
     names = frozenset(name for title in holders for name in names_of(title))
     others = "\n".join(f"{title}\n{text}" for title, text in texts.items() if title not in holders)
-    taken = f" {normalise(' '.join((tree.question.question, *golden)))} "
+    taken = f" {normalise(' '.join((question.question, *golden)))} "
     lower = {word for text in (*texts.values(), *(p.text for p in found)) for word in _WORD.findall(text)
              if word.islower()}  # fmt: skip
     common = lower | {name for name in names if name.isdigit() or len(name) == 1}
     new = [name for name in sorted(names - common) if f" {name} " not in taken]
-    return frozenset(name for name, told in zip(new, mentions(others, new), strict=True) if told)
+    return frozenset(name for name, there in zip(new, mentions(others, new), strict=True) if there)
 
 
 def names_of(title: str) -> set[str]:
     """The names in a title, normalised: the whole of it without "(film)" and the like; what stands before a comma
     ("Sacramento, California"); runs of capitalised words behind its first ("Cities and counties of California").
     """
-    bare = DISAMBIGUATION.sub("", title)
+    bare = without_qualifier(title)
     runs = [[*run] for small, run in groupby(enumerate(bare.split()), lambda one: one[1].islower()) if not small]
     names = [subject(title), normalise(bare.partition(",")[0])]
     names += [normalise(" ".join(word for _, word in run)) for run in runs if run[0][0]]
@@ -132,28 +136,3 @@ def _under_titles(prompt: str, titles: Iterable[str]) -> Iterator[tuple[str, str
         below.append(line)
     if now:
         yield now, "\n".join(below)
-
-
-class AnswerSearches:
-    """Searches for question and golden answer, one a question.
-
-    `failed` counts those that the retriever could not answer: their trees are labelled by their own passages.
-    """
-
-    def __init__(self, retriever: Retriever) -> None:
-        self._retriever = retriever
-        self.failed = 0
-
-    async def found(self, trees: Sequence[Tree]) -> list[tuple[Passage, ...]]:
-        """The passages of each tree's search, all made at once; none where the answer can be guessed."""
-        return await asyncio.gather(*map(self._search, trees))
-
-    async def _search(self, tree: Tree) -> tuple[Passage, ...]:
-        asked = tree.question
-        if guessable(asked.question, asked.golden_answers):
-            return ()
-        try:
-            return await self._retriever.search(f"{asked.question} {asked.golden_answers[0]}", FOUND)
-        except RetrieverError:
-            self.failed += 1
-            return ()

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from steprag.agent.rewards import OF_TREES
 from steprag.config.load import StageConfig, with_preset
 from steprag.config.sections import Positive, RetrieverConfig, Section
 from steprag.errors import nearest, quoted
@@ -19,7 +18,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "reasonrag": {
         "label": {"name": "reasonrag", "metric": "f1_with_articles", "alpha": 0.9},
         "pairs": {
-            "margin": 0.01, "errors": 0.0, "match": "all", "cross_action": True, "different": "exact",
+            "margin": 0.01, "errors": 0.0, "cross_action": True, "different": "exact",
             "unbroken": True, "per_node": None,
         },
         "balance": {"unsolved_first": False},
@@ -33,8 +32,8 @@ NO_REWARD = "steprag pairs calls this section label (label.name, label.alpha, â€
 """Said where somebody sets `reward`, the name of `label` in earlier versions."""
 
 
-Part = Literal["spre", "best_leaf", "first_answer", "judge", "gold", "cover", "gain", "reasonrag"]
-LABELS = (*get_args(Part), "evidence", "mixed", *sorted(OF_TREES))
+Part = Literal["spre", "first_answer", "judge", "gold", "cover", "gain", "reasonrag"]
+LABELS = (*get_args(Part), "evidence", "mixed")
 Product = Literal["pairs", "sft", "steps", "rankings"]
 
 
@@ -45,14 +44,9 @@ class LabelConfig(Section):
         default="evidence",
         description="evidence: gold where the question marks passages, else cover, chained; gold: marked passages "
         "found and kept; cover: the golden answer was met; spre: mean over the answers below of metric Ã— alpha^steps; "
-        "best_leaf: the best of them; first_answer: the first; judge: its scores; gain: the policy's belief in the "
-        "golden answer (search.score or steprag trees belief); reasonrag: the published recursion; mixed: see mix; "
-        "a reward of episodes (em, f1, rouge, format, format_tiers, keywords, ..., docs/training.md): see of; "
-        "module:function: yours, of a tree and its grammar or of an episode",
-    )
-    of: Literal["outcome", "step"] = Field(
-        default="outcome",
-        description="a reward of episodes speaks of those that end below, their mean; or of the episode up to the step",
+        "first_answer: the first of them; judge: its scores; gain: the policy's belief in the golden answer "
+        "(search.score or steprag trees belief); reasonrag: the published recursion; mixed: see mix; "
+        "module:function: yours, of a tree and its grammar",
     )
     chained: bool = Field(
         default=False, description="cover: a name that leads to the golden answer counts too, half as much"
@@ -99,9 +93,6 @@ class LabelConfig(Section):
 class PairsConfig(Section):
     """Which siblings make a pair (`preference.pairs`)."""
 
-    match: Literal["all", "best"] = Field(
-        default="all", description="all: every two siblings; best: the best against each of the others"
-    )
     cross_action: bool = Field(
         default=False, description="pair siblings of different actions too (query against answer)"
     )
@@ -112,11 +103,7 @@ class PairsConfig(Section):
     errors: float = Field(
         default=1.0, ge=0, description="the gap must also exceed so many of its standard errors; 0 does not ask"
     )
-    length_ratio: float | None = Field(
-        default=None, ge=1, description="the longer step has at most so many times the characters of the shorter"
-    )
     per_node: Positive | None = Field(default=4, description="pairs from one prompt at most, widest margin first")
-    per_question: Positive | None = Field(default=None, description="pairs from one tree at most, widest margin first")
     unbroken: bool = Field(
         default=False, description="only where every node above has two children too (as the published builder)"
     )
@@ -124,7 +111,9 @@ class PairsConfig(Section):
         default=True, description="leave out pairs of two steps that an earlier round held (steprag generate --after)"
     )
     smoothing: bool = Field(
-        default=False, description="write label_smoothing: the rejected step's share of the pair's visits"
+        default=False,
+        description="write label_smoothing, the rejected step's share of the pair's visits, and drop pairs in which it "
+        "is one half or more",
     )
 
 
@@ -133,7 +122,6 @@ class FilterConfig(Section):
 
     malformed: bool = Field(default=True, description="drop pairs with a step that the grammar refuses")
     leaked: bool = Field(default=True, description="drop pairs whose chosen query holds an answer not read before")
-    empty: bool = Field(default=False, description='drop pairs whose chosen step says nothing ("None", "unknown")')
     repeating: bool = Field(
         default=False, description="drop pairs and supervised episodes that prefer a step which repeats itself"
     )
@@ -149,7 +137,6 @@ class FilterConfig(Section):
         default=False,
         description="drop pairs and supervised episodes that prefer evidence which does not stand in what was read",
     )
-    english: bool = Field(default=False, description="drop pairs with a step that is not English")
     max_tokens: Positive | None = Field(
         default=None, description="drop pairs longer than the training cut-off, in tokens of `tokenizer`"
     )
@@ -164,23 +151,11 @@ class FilterConfig(Section):
 
 
 class BalanceConfig(Section):
-    """How many pairs of a kind stay (`preference.candidates`)."""
+    """How many pairs stay (`preference.candidates`)."""
 
-    by: tuple[Literal["action", "depth"], ...] = Field(default=(), description="cells that are kept of like size")
-    most: Positive | None = Field(
-        default=None, description="pairs of one cell at most, in all without by; none: the median cell's"
-    )
-    search_or_answer: float | None = Field(
-        default=None,
-        gt=0,
-        description="pairs that prefer to search over an answer, at most so many times those that prefer an answer; "
-        "widest margins first; none: all",
-    )
+    most: Positive | None = Field(default=None, description="pairs at most; none: all")
     unsolved_first: bool = Field(
-        default=True, description="pairs of trees without a right answer stand first, and are the last that a cap drops"
-    )
-    length: bool = Field(
-        default=False, description="as many pairs whose chosen step is the shorter as pairs where it is the longer"
+        default=True, description="pairs of trees without a right answer are the last that the cap drops"
     )
 
 
@@ -205,7 +180,6 @@ class LeakageConfig(Section):
     """What `steprag pairs leakage` compares the questions with (`preference.report.leakage`)."""
 
     against: tuple[str, ...] = Field(default=(), description="evaluation files that no question may come from")
-    ngram: int = Field(default=13, ge=2, description="words in a row that must not occur in a prompt")
     encoder: str | None = Field(
         default="minilm",
         description="finds near duplicates: minilm, a sentence-transformers folder; none: not looked for",
@@ -242,20 +216,16 @@ class FolderConfig(StageConfig):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What decides the folder's rows: of the marked pairs their file's hash, nothing where none are given. Keys
-        that came later stand here only where they say something, so that older folders go on.
+        """What decides the folder's rows: of the marked pairs their file's hash, nothing where none are given.
+        `assignment`: what decides a question's side of the split.
 
         Raises ConfigError where that file, or one of `leakage.against`, is missing.
         """
         for file in self.leakage.against:
             existing(file, "evaluation file")
         decides = self.model_dump(exclude={"card": True, "leakage": True, "retriever": True, "filters": {"marked"}})
-        for section, key in (("label", "chained"), ("balance", "unsolved_first")):
-            if "label" not in decides or not decides[section][key]:  # nobody labels what was imported
-                decides.get(section, {}).pop(key, None)
-        if (label := getattr(self, "label", None)) and label.of == "outcome":
-            del decides["label"]["of"]
-        if label and label.own:
+        decides["assignment"] = "by words"
+        if (label := getattr(self, "label", None)) and label.own:
             codes = [code_hash(name, "label.name") for name in label.own]
             decides["label"]["code"] = codes[0] if label.name != "mixed" else codes
         if self.filters.marked is not None:

@@ -85,7 +85,7 @@ def content_reader(grammar: Grammar) -> ContentOf:
 
 
 def checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[Check]:
-    """The filters that `config` asks for, but for those that need more than one pair or the tokenizer.
+    """The filters that `config` asks for, without those that need more than one pair or the tokenizer.
 
     Raises ConfigError and DataError where the file of marked pairs is not in order.
     """
@@ -100,24 +100,15 @@ def checks(config: FilterConfig, grammar: Grammar, content: ContentOf) -> list[C
         query = content(_text(pair.chosen), pair.action) or ""
         return not (grammar.action(pair.action).retrieves and holds_unread_answer(query, pair))
 
-    def says_something(pair: Pair) -> bool:
-        said = content(_text(pair.chosen), pair.action)
-        return said is None or normalise(said) not in SAYS_NOTHING
-
     def not_marked(pair: Pair) -> bool:
         return preference_key(pair) not in wrong
 
     def exemplary(check: StepCheck) -> Check:
         return Check(check.name, lambda pair: check.passes(pair.prompt, _text(pair.chosen), pair.action))
 
-    def english(pair: Pair) -> bool:
-        return is_english(_text(pair.chosen)) and is_english(_text(pair.rejected))
-
     wanted = [
         (config.malformed, Check("well formed", well_formed)),
         (config.leaked, Check("no answer leaked into the query", not_leaked)),
-        (config.empty, Check("says something", says_something)),
-        (config.english, Check("English", english)),
         (config.marked is not None, Check("not marked as wrong", not_marked)),
     ]
     return [*(check for asked, check in wanted if asked), *map(exemplary, step_checks(config, grammar, content))]
@@ -191,14 +182,6 @@ def holds_unread_answer(query: str, pair: Pair) -> bool:
 def _read(prompt: tuple[Message, ...]) -> str:
     """The words of question and episode so far, normalised, each with a space on both sides."""
     return f" {normalise(' '.join(m['content'] for m in prompt if m['role'] != 'system'))} "
-
-
-@lru_cache(_CACHED)
-def is_english(text: str) -> bool:
-    """Whether a language identifier (py3langid) takes the whole completion for English."""
-    import py3langid
-
-    return py3langid.classify(text)[0] == "en"
 
 
 def _text(messages: tuple[Message, ...]) -> str:

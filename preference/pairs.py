@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import combinations
-from typing import Any, TypeVar
+from typing import Any
 
 from preference.config import PairsConfig
-from preference.rewards import Estimate, Rewards
+from preference.labels.estimates import Estimate, Rewards
 from steprag.records.training_rows import Pair
 from steprag.scores.metrics import normalise
 from steprag.tree import Node, Tree, as_reply, children_of
@@ -21,7 +21,6 @@ same_words = lru_cache(4096)(normalise)
 """`normalise`, remembered: every step is compared with each of its siblings."""
 
 Rated = tuple[Estimate, Node]
-Item = TypeVar("Item")
 
 
 class RuleCounts:
@@ -37,11 +36,6 @@ class RuleCounts:
         """Notes one candidate; returns `passes`."""
         self.note(name, 1, int(passes))
         return passes
-
-    def cut(self, name: str, candidates: list[Item], most: int) -> list[Item]:
-        """The first `most` candidates; the others are counted as dropped."""
-        self.note(name, len(candidates), min(most, len(candidates)))
-        return candidates[:most]
 
     def note(self, name: str, before: int, after: int) -> None:
         """Notes many candidates at once."""
@@ -66,19 +60,13 @@ def build_pairs(
     pairs: list[Pair] = []
     known = frozenset(tree.known or ()) if config.new else frozenset()
     for parent, siblings in prompts(tree, rewards, config.unbroken):
-        compared = [
-            _ordered(one, other)
-            for one, other in _compared(siblings, config)
-            if one[0].basis == other[0].basis and _pass(one, other, known, config, rules)
-        ]
-        if config.per_node is not None and compared:
-            compared.sort(key=lambda pair: (pair[1][0].value - pair[0][0].value, pair[0][1].id, pair[1][1].id))
-            compared = rules.cut("cap of a prompt", compared, config.per_node)
-        pairs += [_pair(tree, tree_hash, parent, better, worse, config) for better, worse in compared]
-    if config.per_question is not None:
-        widest = sorted(range(len(pairs)), key=lambda i: (-(pairs[i].margin or 0.0), i))
-        kept = set(rules.cut("cap of a question", widest, config.per_question))
-        pairs = [pair for i, pair in enumerate(pairs) if i in kept]
+        ordered = [_ordered(*two) for two in combinations(siblings, 2) if two[0][0].basis == two[1][0].basis]
+        passed = [pair for pair in ordered if all(rules.count(*rule) for rule in _rules(*pair, known, config))]
+        if config.per_node is not None and passed:
+            passed.sort(key=lambda pair: (pair[1][0].value - pair[0][0].value, pair[0][1].id, pair[1][1].id))
+            rules.note("cap of a prompt", len(passed), min(len(passed), config.per_node))
+            passed = passed[: config.per_node]
+        pairs += [_pair(tree, tree_hash, parent, better, worse, config) for better, worse in passed]
     return pairs
 
 
@@ -101,12 +89,10 @@ def fates(tree: Tree, tree_hash: str, rewards: Rewards, config: PairsConfig) -> 
             yield _pair(tree, tree_hash, parent, better, worse, config), rule
 
 
-def _objection(one: Rated, other: Rated, known: frozenset[int], config: PairsConfig) -> str:
+def _objection(better: Rated, worse: Rated, known: frozenset[int], config: PairsConfig) -> str:
     """The name of the rule that dropped a pair, as `RuleCounts` counts it."""
-    asked = RuleCounts()
-    if not _pass(one, other, known, config, asked):
-        return next(name for name, (_, passed) in asked.stages.items() if not passed)
-    return "match" if config.match == "best" else "cap"
+    objections = (name for name, passes in _rules(better, worse, known, config) if not passes)
+    return next(objections, "cap")
 
 
 def prompts(tree: Tree, rewards: Rewards, unbroken: bool = False) -> Iterator[tuple[Node, list[Rated]]]:
@@ -127,26 +113,26 @@ def prompts(tree: Tree, rewards: Rewards, unbroken: bool = False) -> Iterator[tu
         stack += reversed(below)
 
 
-def _compared(siblings: list[Rated], config: PairsConfig) -> Iterator[tuple[Rated, Rated]]:
-    if config.match == "all":
-        yield from combinations(siblings, 2)
-    else:
-        best = min(siblings, key=lambda rated: (-rated[0].value, rated[1].id))
-        yield from ((best, other) for other in siblings if other is not best)
+def _rules(better: Rated, worse: Rated, known: frozenset[int], config: PairsConfig) -> Iterator[tuple[str, bool]]:
+    """The rules for a pair in their order, and whether it passes each."""
+    (reward, chosen), (other_reward, rejected) = better, worse
+    gap, error = reward.value - other_reward.value, margin_error(reward, other_reward)
+    if known:
+        yield "new in this round", not known >= {chosen.id, rejected.id}
+    yield "margin", gap >= config.margin
+    yield "standard error", not config.errors or gap > config.errors * (error or 0.0)
+    yield "same action", config.cross_action or chosen.action == rejected.action
+    yield "different content", _differ(chosen, rejected, config)
+    if config.smoothing:
+        yield "visited more often", (_smoothing(chosen, rejected) or 0.0) < 0.5
 
 
-def _pass(one: Rated, other: Rated, known: frozenset[int], config: PairsConfig, rules: RuleCounts) -> bool:
-    (reward, node), (other_reward, other_node) = one, other
-    gap, error = abs(reward.value - other_reward.value), margin_error(reward, other_reward)
-    longer, shorter = sorted((len(node.text), len(other_node.text)), reverse=True)
-    return (
-        (not known or rules.count("new in this round", not known >= {node.id, other_node.id}))
-        and rules.count("margin", gap >= config.margin)
-        and rules.count("standard error", not config.errors or gap > config.errors * (error or 0.0))
-        and rules.count("same action", config.cross_action or node.action == other_node.action)
-        and rules.count("different content", _differ(node, other_node, config))
-        and rules.count("like length", config.length_ratio is None or longer <= config.length_ratio * shorter)
-    )
+def _smoothing(chosen: Node, rejected: Node) -> float | None:
+    """The rejected step's share of the visits, as in arXiv 2405.00451; None without visits. From one half on the search
+    preferred the rejected step, and so would DPO, whose optimum is log((1 - ε) / ε) / β.
+    """
+    visits = chosen.visits + rejected.visits
+    return rejected.visits / visits if visits else None
 
 
 def margin_error(one: Estimate | None, other: Estimate | None) -> float | None:
@@ -167,7 +153,6 @@ def _ordered(one: Rated, other: Rated) -> tuple[Rated, Rated]:
 
 def _pair(tree: Tree, tree_hash: str, parent: Node, better: Rated, worse: Rated, config: PairsConfig) -> Pair:
     (reward, chosen), (other_reward, rejected) = better, worse
-    visits = chosen.visits + rejected.visits
     return Pair(
         **whose(tree, tree_hash, parent),
         chosen=as_reply(chosen),
@@ -183,7 +168,7 @@ def _pair(tree: Tree, tree_hash: str, parent: Node, better: Rated, worse: Rated,
         chosen_visits=chosen.visits,
         rejected_visits=rejected.visits,
         margin_error=margin_error(reward, other_reward),
-        label_smoothing=rejected.visits / visits if config.smoothing and visits else None,
+        label_smoothing=_smoothing(chosen, rejected) if config.smoothing else None,
     )
 
 

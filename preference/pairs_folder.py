@@ -19,10 +19,11 @@ from preference.report.card import report_files, summary
 from steprag.agent.grammar import Grammar
 from steprag.console.progress import say
 from steprag.errors import ConfigError, quoted
-from steprag.records.inputs import dataset_of
 from steprag.records.jsonl import dump_line, written_whole
+from steprag.records.question_ids import dataset_of
 from steprag.records.training_rows import Pair, Ranking, StepLabel, Trajectory
 from steprag.runs.run import Run
+from steprag.scores.metrics import normalise
 from steprag.tree import Node, Tree
 from steprag.types import Question
 
@@ -90,7 +91,7 @@ class PairsFolder:
             self._questions[question.id] = question.question
             self._write("questions", question)
             self.sources[dataset_of(question) or "not named"] += 1
-        split = split_of(question.id, self._config)
+        split = split_of(question, self._config)
         for record in records:
             if isinstance(record, Pair):
                 self._offer(record, split, unsolved)
@@ -125,7 +126,7 @@ class PairsFolder:
     def finish(self) -> dict[str, Any]:
         """Writes the pairs that stay; returns what the report says of them."""
         kept = self._candidates.select(self._config.filters, self._config.balance)
-        for line, split in self._candidates.lines(kept, self._config.balance):
+        for line, split in self._candidates.lines(kept):
             self._streams[f"pairs.{SPLITS[split]}"].write(line)
             self.counts[f"pairs.{SPLITS[split]}"] += 1
         from preference.candidates import pair_stats
@@ -156,11 +157,11 @@ def made_folder(
     say(summary(command, run.path))
 
 
-def split_of(question_id: str, config: FolderConfig) -> int:
-    """0 for train, 1 for val, from the question's id alone, so that a question never changes sides when others are
-    added.
+def split_of(question: Question, config: FolderConfig) -> int:
+    """0 for train, 1 for val, from the question's normalised words alone: equal questions of two data sets lie on one
+    side, and none changes sides when others are added.
     """
-    digest = hashlib.sha256(f"{config.seed}/{question_id}".encode()).digest()
+    digest = hashlib.sha256(f"{config.seed}/{normalise(question.question)}".encode()).digest()
     return int(int.from_bytes(digest[:8]) / 2**64 < config.validation)
 
 

@@ -4,52 +4,48 @@ for a critic, and rankings of siblings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 from preference.config import SftConfig
-from preference.kept import golden_kept
+from preference.facts import Facts
+from preference.labels.estimates import Rewards
 from preference.pairs import prompts, whose
-from preference.rewards import Rewards
-from steprag.agent import grammars
 from steprag.agent.belief import CONVINCED, gains, probability
 from steprag.agent.grammar import Grammar
 from steprag.agent.stack import popped
 from steprag.records.training_rows import Ranking, StepLabel, Trajectory
-from steprag.scores.metrics import guessable
 from steprag.tree import Node, Tree, as_reply, path_to
 from steprag.types import Step
 
 
 def build_trajectories(
-    tree: Tree,
+    facts: Facts,
     tree_hash: str,
     outcomes: list[float | None],
     rewards: Rewards,
     config: SftConfig,
-    exemplary: Callable[[list[Node]], bool] | None = None,
-    ends: Sequence[Node] = (),
-    *,
-    grammar: Grammar | None = None,
+    exemplary: Callable[[list[Node]], bool] = lambda _: True,
 ) -> list[Trajectory]:
     """The steps of the tree's right episodes, each with the prompt it was sampled from, in order of the node ids.
 
-    `outcomes` is what each answer was worth (`preference.rewards.outcomes`). `paths` says which `per_tree` episodes are
-    kept: "shortest" and "longest" those with the fewest or most steps, "best" those with the greatest outcome, "surest"
-    those whose steps before the answer have the greatest mean reward, so that a lucky answer does not vouch for them
-    (of equals, those found first); "all" keeps every right one. A step that two episodes share is given once, with the
-    better outcome. `exemplary` says whether the steps of an episode may be imitated; the others are passed over.
+    `outcomes` is what each answer was worth (`preference.labels.estimates.outcomes`). `paths` says which `per_tree`
+    episodes are kept: "shortest" and "longest" those with the fewest or most steps, "best" those with the greatest
+    outcome, "surest" those whose steps before the answer have the greatest mean reward, so that a lucky answer does not
+    vouch for them (of equals, those found first); "all" keeps every right one. A step that two episodes share is given
+    once, with the better outcome. `exemplary` says whether the steps of an episode may be imitated; the others are
+    passed over.
 
-    A tree with fewer right episodes than `per_tree` gives the shortest ways to `ends` too (`ends`), one for
-    every right episode that it lacks; their outcome is the belief there, 0 where nobody asked.
+    A tree with fewer right episodes than `per_tree` gives the shortest ways to its `ends` too, one for every right
+    episode that it lacks; their outcome is the belief there, 0 where nobody asked.
 
     A step that the episode itself took back (`steprag.agent.stack.popped`) is not among them, the step back is.
     """
-    grammar, may = grammar or grammars.TRANSCRIPT, exemplary or (lambda _: True)
+    tree, grammar = facts.tree, facts.grammar
     right = [
         node
         for node in tree.nodes
-        if node.prediction_f1 is not None and node.prediction_f1 >= config.min_f1 and may(path_to(tree, node)[1:])
+        if node.prediction_f1 is not None and node.prediction_f1 >= config.min_f1 and exemplary(path_to(tree, node)[1:])
     ]
     if config.paths != "all":
         rank = _ranks(tree, outcomes, rewards)[config.paths]
@@ -57,8 +53,8 @@ def build_trajectories(
     worth: dict[int, float] = {}
     for answer in right:
         _credit(worth, _standing(path_to(tree, answer)[1:], grammar), outcomes[answer.id] or 0.0)
-    nearest = sorted(ends, key=lambda node: (node.depth, node.id))
-    fresh = [node for node in nearest if node.id not in worth and may(path_to(tree, node)[1:])]
+    nearest = sorted(ends(facts, config.partial), key=lambda node: (node.depth, node.id))
+    fresh = [node for node in nearest if node.id not in worth and exemplary(path_to(tree, node)[1:])]
     for node in fresh[: max(0, config.per_tree - len(right))]:
         _credit(worth, _standing(path_to(tree, node)[1:], grammar), probability(node.belief) if node.belief else 0.0)
     return [
@@ -103,27 +99,28 @@ def _ranks(tree: Tree, outcomes: list[float | None], rewards: Rewards) -> dict[s
     }
 
 
-def ends(tree: Tree, kind: Literal["none", "believed", "kept"], grammar: Grammar) -> list[Node]:
+def ends(facts: Facts, kind: Literal["none", "believed", "kept"]) -> list[Node]:
     """States from which the right answer can be given, of one path the first, in order of the node ids.
 
     Supervised steps may end there in trees that never gave the answer. None on questions that can be guessed: there
     neither belief nor words prove anything.
     """
-    if kind == "none" or guessable(tree.question.question, tree.question.golden_answers):
+    if kind == "none" or facts.guessable:
         return []
-    kept, start = golden_kept(tree, grammar), tree.nodes[0].belief
+    nodes, kept = facts.tree.nodes, facts.golden_kept
+    start = nodes[0].belief
 
     def believes(node: Node) -> bool:
         """By what was kept: with a probability of `CONVINCED` or more, and clearly more than the question alone does. A
-        state that shows passages does not count: they do not tell what will be kept.
+        state that shows passages does not count: they do not show what will be kept.
         """
         here = node.belief
         if start is None or here is None or node.passages:
             return False
         return probability(here) >= CONVINCED and gains(here, start)
 
-    found, past = [], [False] * len(tree.nodes)
-    for node in tree.nodes[1:]:  # parents come before their children
+    found, past = [], [False] * len(nodes)
+    for node in nodes[1:]:  # parents come before their children
         past[node.id] = past[node.parent or 0]
         if not past[node.id] and not node.terminal and (believes(node) if kind == "believed" else kept[node.id]):
             found.append(node)

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from preference.config import PairsStageConfig, Part
+from preference.facts import facts_about
 from preference.filters import checks, content_reader
-from preference.kept import grounded
 from preference.pairs import fates
 from preference.rewards import rewards
 from steprag.agent.grammar import Grammar
+from steprag.config.load import leaves
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import line_hash
 from steprag.records.yaml_files import shaped
@@ -20,6 +21,18 @@ from steprag.tree import Tree
 def rule_names() -> list[str]:
     """The names of the reward rules that need no weights, the default first."""
     return ["evidence", *get_args(Part)]
+
+
+def known_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What decides the pairs of a folder, by its configuration, without the keys that only another version knows."""
+    known = {key for key, _ in leaves(PairsStageConfig)}
+    sections = {"label": config.get("label") or config.get("reward"),  # its name in the earliest
+                "pairs": config.get("pairs"), "filters": config.get("filters")}  # fmt: skip
+    return {
+        name: {key: one for key, one in section.items() if f"{name}.{key}" in known}
+        for name, section in sections.items()
+        if isinstance(section, dict)
+    }
 
 
 def view_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -33,13 +46,13 @@ def view_rewards(tree: Tree, line: str, grammar: Grammar, options: Mapping[str, 
     if config.label.own:  # named by a request, or by a folder that may be a stranger's
         raise ConfigError(f"reward rule: {quoted(config.label.own[0])} is somebody's code, which is not run to look at "
                           "a tree; choose another rule")  # fmt: skip
-    judged = grounded(tree, grammar) if config.label.grounded else tree
-    estimates = rewards(judged, config.label, grammar)
+    facts = facts_about(tree, grammar, grounded=config.label.grounded)
+    estimates = rewards(facts, config.label)
     # no models are loaded for a page, and it shows its marks by itself
-    filters = config.filters.model_copy(update={"english": False, "max_tokens": None, "marked": None})
+    filters = config.filters.model_copy(update={"max_tokens": None, "marked": None})
     passing = checks(filters, grammar, content_reader(grammar))
     rows = []
-    for pair, rule in fates(judged, line_hash(line), estimates, config.pairs):
+    for pair, rule in fates(facts.tree, line_hash(line), estimates, config.pairs):
         dropped = rule or next((check.name for check in passing if not check.passes(pair)), None)
         rows.append(
             {"chosen": pair.chosen_node, "rejected": pair.rejected_node, "margin": pair.margin,

@@ -2,7 +2,7 @@
 # Ships an adapter of the embedded model as `atlas-agent`, which `steprag ask` and `steprag serve` then use.
 #   bash scripts/ship_agent.sh runs/reproduce/ADAPTER [TO]       a folder of `steprag train`
 # With TO steprag/atlas/stack it is `atlas-stack`. Its manifest travels along: it names data, recipe and base.
-# docs/figures/results-shipped-start.md and docs/figures/results-stack.md have the commands that trained them.
+# docs/figures/results.md and docs/figures/results-stack.md have the commands that trained them.
 set -euo pipefail
 from=${1:?give the adapter folder of steprag train}
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
 # All checks: lint, format, types, tests.
-#   bash scripts/test.sh           the quick tests
-#   bash scripts/test.sh --all     also the slow ones on real models, engines and browsers (what CI runs): installs Ray in
-#                                  .venv (240 MB) and Chromium where apt-get has it; LLaMA-Factory (2.1 GB) and vLLM
-#                                  (2.5 GB), each in an environment of its own, where its files differ from those that its
-#                                  tests last passed with (tests/long_passed.txt)
-#   bash scripts/test.sh --long    also what CONTRIBUTING.md lists as long: LLaMA-Factory and vLLM in any case, and more
-#                                  rounds of everything that is random
+#   bash scripts/test.sh             the quick tests
+#   bash scripts/test.sh --landing   also the web pages in a browser, and trainings on two processes (what CI runs):
+#                                    installs Chromium where apt-get has it
+#   bash scripts/test.sh --all       also the slow ones on real models and engines: installs Ray in .venv (240 MB);
+#                                    LLaMA-Factory (2.1 GB) and vLLM (2.5 GB), each in an environment of its own, where
+#                                    its files differ from those that its tests last passed with (tests/long_passed.txt)
+#   bash scripts/test.sh --long      also what CONTRIBUTING.md lists as long: LLaMA-Factory and vLLM in any case, and
+#                                    more rounds of everything that is random
 # What follows the first word goes to pytest.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 level=quick
 case "${1:-}" in
-    --all | --long) level=${1#--}; shift ;;
+    --landing | --all | --long) level=${1#--}; shift ;;
 esac
 export STEPRAG_TESTS=$level
 passed=tests/long_passed.txt  # by environment, the hash of its files when `--long` last passed
@@ -23,10 +24,14 @@ declare -A files=(
 stamp() { echo "$1 $(cat ${files[$1]} | sha256sum | cut -c1-16)"; }
 
 bash scripts/setup.sh
-if [ "$level" != quick ]; then
-    bash scripts/setup_browser.sh
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -c requirements-dev.txt 'ray>=2.60,<3'
-    due=()
+[ "$level" = quick ] || bash scripts/setup_browser.sh
+due=()
+if [ "$level" = all ] || [ "$level" = long ]; then
+    ray=.venv/ray.stamp  # `setup.sh` installed anew: its requirements differ
+    cmp -s .venv/steprag.stamp "$ray" || {
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check -c requirements.txt -c requirements-dev.txt 'ray>=2.60,<3'
+        cp .venv/steprag.stamp "$ray"
+    }
     for name in "${!files[@]}"; do
         if [ "$level" = long ] || ! grep -qxF "$(stamp "$name")" "$passed"; then
             due+=("$name")
@@ -36,23 +41,37 @@ if [ "$level" != quick ]; then
 fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
-.venv/bin/pyright
+# Types are checked beside the tests; both count, and what pyright said stands at the end.
+types=$(mktemp)
+.venv/bin/pyright > "$types" 2>&1 &
+pyright=$!
+trap 'kill "$pyright" 2>/dev/null || true; rm -f "$types"' EXIT
 
 # pytest's exit code 5: the files that were named hold none of these tests.
-tests() { OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads} .venv/bin/python -m pytest --durations=60 "$@" || [ $? = 5 ]; }
-# A file in one process, a core each: nearly all tests need one core only.
-threads=1 side_by_side=(-n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder)
-if [ "$level" = quick ]; then
-    tests -m "not slow and not engine and not long and not gpu" "${side_by_side[@]}" "$@"
-    exit
-fi
-tests -m "not engine and not long and not gpu" "${side_by_side[@]}" "$@"
+tests() {
+    OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads} .venv/bin/python -m pytest --durations=60 "$@" || [ $? = 5 ] || failed=1
+}
+failed=0
+# A core each: nearly all tests need one core only. tests/conftest.py says which stay in one process.
+side_by_side() { threads=1 tests -n auto --maxprocesses 4 --dist loadgroup "$@"; }
 # Engines want all cores: two processes on all cores stand in each other's way.
-threads=2
-tests -m "engine" "$@"
+alone() { threads=2 tests "$@"; }
+case $level in
+    quick)
+        side_by_side -m "not slow and not engine and not long and not gpu" "$@" ;;
+    landing)
+        side_by_side -m "(landing or not slow) and not engine and not long and not gpu" "$@"
+        alone -m "landing and engine" "$@" ;;
+    *)
+        side_by_side -m "not engine and not long and not gpu" "$@"
+        alone -m engine "$@" ;;
+esac
 if [ "$level" = long ]; then
-    tests -m long "$@"
-    [ $# != 0 ] || for name in "${!files[@]}"; do stamp "$name"; done | sort > "$passed"
+    alone -m long "$@"
+    [ $# != 0 ] || [ $failed = 1 ] || for name in "${!files[@]}"; do stamp "$name"; done | sort > "$passed"
 elif [ ${#due[@]} != 0 ]; then
-    tests -m long -k "$(printf ' or %s' "${due[@]}" | cut -c5-)" "$@"
+    alone -m long -k "$(printf ' or %s' "${due[@]}" | cut -c5-)" "$@"
 fi
+wait "$pyright" || failed=1
+cat "$types"
+exit $failed

@@ -3,7 +3,7 @@
     StepragError                 exit code 1
     ├── ConfigError              2   a key, an option or a path that the user gave is wrong
     ├── DataError                2   bytes that came in do not follow their format (file, line, remedy)
-    ├── RequestError             1   one request failed: the question fails, the run goes on
+    ├── RequestError             1   one request failed: the question fails, the run continues
     │   ├── PolicyError              a policy or judge
     │   │   └── ContentFiltered      the provider's filter took the prompt or the reply
     │   ├── RetrieverError           a retriever
@@ -13,17 +13,18 @@
     ├── TrainingError            1   a trainer failed
     ├── JournalError             1   the journal cannot be read or written (damaged, another process)
     │   └── JournalFull              its disk takes no more
-    ├── BudgetReached            4   a limit that the user set was reached; the run can go on later
+    ├── BudgetReached            4   a limit that the user set was reached; the run can be resumed later
     └── StepFormatError          -   a completion broke the step grammar
 
 Two mechanisms use them. `StepFormatError` and `RequestError` are *data*: what runs the questions records them
-(`node.failure`, `failures.jsonl`) and goes on. Everything else propagates to `steprag.cli`, which prints one line,
-the message, and exits with `exit_code`. Nothing else is caught. A message quotes what users and strangers wrote with
-`quoted`, so that a line stays a line.
+(`node.failure`, `failures.jsonl`) and the run continues. Everything else propagates to `steprag.cli`, which prints one
+line, the message, and exits with `exit_code`. Nothing else is caught. A message quotes what users and
+strangers wrote with `quoted`, so that a line stays a line.
 """
 
 from __future__ import annotations
 
+import copy
 import difflib
 import errno
 import reprlib
@@ -84,6 +85,18 @@ def _again(cls: type[StepragError], args: tuple[object, ...], state: dict[str, o
     return error
 
 
+def own_copy(error: BaseException) -> BaseException:
+    """A copy of an error for one of several waiters: each adds its own traceback to what it raises. The error itself
+    if its class does not allow an equal copy.
+    """
+    try:
+        own = copy.copy(error)
+    except TypeError:  # the class is not made from `args`
+        return error
+    own.__cause__ = error.__cause__
+    return own.with_traceback(error.__traceback__) if str(own) == str(error) else error
+
+
 class ConfigError(StepragError):
     """A configuration key, an option or a path that the user gave is wrong."""
 
@@ -105,7 +118,7 @@ class DataError(StepragError):
 
 
 class RequestError(StepragError):
-    """One request failed after its retries; the question that needed it fails, the run goes on."""
+    """One request failed after its retries; the question that needed it fails, the run continues."""
 
 
 class PolicyError(RequestError):
@@ -133,7 +146,7 @@ class JournalFull(JournalError):
 
 
 class PolicyUnavailable(StepragError):
-    """Nothing answers at the endpoint, or it does not serve the model: the run cannot start or go on."""
+    """Nothing answers at the endpoint, or it does not serve the model: the run cannot start or continue."""
 
     exit_code = 2
 
@@ -149,7 +162,7 @@ class TrainingError(StepragError):
 
 
 class BudgetReached(StepragError):
-    """A limit that the user set was reached; what is finished is kept and the run can go on."""
+    """A limit that the user set was reached; what is finished is kept and the run can be resumed."""
 
     exit_code = 4
 

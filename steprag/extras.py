@@ -18,9 +18,9 @@ EXTRAS = {
         *("fastapi", "uvicorn"),  # imported by `transformers serve`
     ),
     "index": ("sentence_transformers", "faiss", "zstandard", "bm25s", "Stemmer", "regex", "torch", "transformers"),
-    "documents": ("pypdfium2", "mammoth", "markdown_it", "lxml"),
+    "documents": ("pypdfium2", "chardet", "striprtf", "markdown_it", "lxml"),
     "train": ("trl", "accelerate", "datasets", "torch", "transformers", "peft"),
-    "data": ("py3langid", "pyarrow", "datasets", "huggingface_hub"),
+    "data": ("pyarrow", "datasets", "huggingface_hub"),
     "plots": ("matplotlib",),
     "xlsx": ("openpyxl",),
     "quality": ("rouge_score", "sacrebleu"),

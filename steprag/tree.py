@@ -33,7 +33,7 @@ class Belief:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a tree: the step that led here and what the search learnt of it.
+    """A node of a tree: the step that led here and what the search learnt about it.
 
     The root has parent None, depth 0 and no action. `depth` is the number of steps from the question. `value` is the
     mean of the rewards backed up through the node, None where none was. `failure` names why a completion was refused

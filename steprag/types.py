@@ -1,13 +1,15 @@
 """The values that stages exchange. Read this file first.
 
 Everything here is frozen plain data. `steprag.records.jsonl` reads and writes the ones that live in JSON Lines files
-(Question, Passage, Tree, Prediction, Verdict, Failure). Fields that other programs put into such a file are kept in
-`extra` and written back. The rows that training learns from stand in `steprag.records.training_rows`.
+(Question, Passage, Tree, Prediction, Failure). Fields that other programs put into such a file are kept in `extra` and
+written back. Training rows are in `steprag.records.training_rows`, turns of conversations in `steprag.records.turns`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from typing_extensions import TypedDict
@@ -16,6 +18,8 @@ OMITTED = "omitted"
 """Key of a dataclass field's metadata: where the field is None, its JSON object lacks it."""
 COUNTABLE = 2**53
 """Counts above it are not exact as floats."""
+NANO = 1_000_000_000
+"""`Usage.charged` of a dollar."""
 
 
 def omitted() -> Any:
@@ -33,21 +37,31 @@ class Message(TypedDict):
 @dataclass(frozen=True)
 class Usage:
     """What requests cost. `cached_tokens` is the part of `prompt_tokens` that the engine says it did not compute
-    again.
+    again. `estimated`: how many of the calls did not report their tokens, which are estimated from the text.
+    `charged`: what the endpoint itself says it charged, in billionths of a dollar. Both are None where there is none.
     """
 
     calls: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    estimated: int | None = omitted()
+    charged: int | None = omitted()
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.calls + other.calls,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-            self.cached_tokens + other.cached_tokens,
-        )
+        return Usage.total((vars(self).values(), vars(other).values()))
+
+    @classmethod
+    def total(cls, usages: Iterable[Iterable[int | None]]) -> Usage:
+        """The sum of usages, each given by its fields in their order; those at the end may be absent."""
+        told = ([count for count in counts if count is not None] for counts in zip_longest(*usages))
+        sums: list[Any] = [sum(counts) if counts else None for counts in told]
+        return cls(*sums)
+
+    @property
+    def shown(self) -> dict[str, int]:
+        """The fields by name, without those that are None."""
+        return {name: count for name, count in vars(self).items() if count is not None}
 
 
 @dataclass(frozen=True)
@@ -179,55 +193,4 @@ class Prediction:
     searches: int | None = omitted()
     reasoning: int | None = omitted()
     dataset: str | None = omitted()
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Feedback:
-    """What a person said of an answer: whether it is right, and what is."""
-
-    right: bool
-    answer: str | None = None
-
-
-@dataclass(frozen=True)
-class Route:
-    """What a message was taken for, and why, in a few words. `kind`: "talk" or "question"."""
-
-    kind: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Turn(Prediction):
-    """One question of a conversation and its episode. Whatever reads predictions reads turns.
-
-    `asked`: the words as typed; `question`: those that the agent saw. `golden_answers`: what a person said is right,
-    none where nobody did. `finish`: as in a prediction, or "cancelled", or "failed" with the reason in `error`.
-    `given`: how many steps at its start were not played in this turn but taken from `parent`, the last of them written
-    by a person. `time`: seconds since 1970 at acceptance; `seconds`: what the play took. `route`: where the mode is
-    auto. `history`: the exchanges before it that its prompt showed, of a turn that talks.
-    """
-
-    conversation: str = ""
-    asked: str = ""
-    mode: str = ""
-    time: float = 0.0
-    seconds: float = 0.0
-    given: int = 0
-    parent: str | None = omitted()
-    feedback: Feedback | None = omitted()
-    error: str | None = omitted()
-    route: Route | None = omitted()
-    history: tuple[tuple[str, str], ...] | None = omitted()
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a judge said of a prediction. `right` is None where its reply (`text`) was neither yes nor no."""
-
-    id: str
-    right: bool | None
-    text: str
-    usage: Usage
     extra: dict[str, Any] = field(default_factory=dict)

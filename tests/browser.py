@@ -7,6 +7,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -40,6 +41,11 @@ def browser() -> Iterator[Browser]:
         pytest.skip(MISSING)
     with chromium() as running:
         yield running
+
+
+def page_script(name: str) -> str:
+    """A function of `page_scripts/`, for a page to evaluate."""
+    return (Path(__file__).parent / f"page_scripts/{name}.js").read_text(encoding="utf-8")
 
 
 @contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,10 +33,26 @@ def pytest_report_header() -> str:
     return f"level: {LEVEL}; seed of the mutations: {SEED} (STEPRAG_FUZZ_SEED={SEED} repeats it)"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first: a process that takes one last would work on alone."""
+def pytest_configure() -> None:
+    """A shell's background job ignores SIGINT, and so would each process that a test starts and then interrupts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files with slow tests first: a process that takes one last would work on alone. The tests of a file that has a
+    fixture or a `@cache` for all of them stay in one process; the others go one by one to whoever is free.
+    """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+    if not config.getoption("loadgroup", False):
+        return
+    shared = re.compile(r"\(scope=|^@cache$", re.MULTILINE)
+    together = {path for path in {item.path for item in items} if shared.search(path.read_text(encoding="utf-8"))}
+    for item in items:
+        if item.path in together:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 @pytest.fixture(autouse=True)

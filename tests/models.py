@@ -17,6 +17,11 @@ TEMPLATE = (
 CHATML = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
 
+def template(name: str) -> str:
+    """One of `chat_templates/`."""
+    return (Path(__file__).parent / f"chat_templates/{name}.jinja").read_text(encoding="utf-8")
+
+
 def make_tokenizer(
     folder: Path, texts: Sequence[str], template: str, special: Sequence[str] = CHATML, **named: str
 ) -> Any:

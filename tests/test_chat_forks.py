@@ -19,8 +19,8 @@ from apps.commands import main
 from inference.config import config_of
 from steprag.records.jsonl import read_json, read_records
 from steprag.records.training_rows import HumanPair, Pair
+from steprag.records.turns import Turn
 from steprag.runs.run import open_run
-from steprag.types import Turn
 from tests.chat_parts import WORK, Served, WritingPolicy, chat, scripted
 from tests.fakes import answer, evidence, wait_for
 from tests.test_ask import options

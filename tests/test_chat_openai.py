@@ -19,6 +19,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel
 
+from apps.chat.http.completion_request import CompletionBody
 from apps.chat.http.reasoning import Reasoning, inert, reasoning_of
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.config.sections import PolicyConfig
@@ -204,7 +205,8 @@ NULLS = (
             "z",
         ),
         ({"messages": [{"role": "user", "content": "z"}, *[SYSTEM] * 300]}, "z"),
-        ({"messages": [{"role": "user", "content": "x \ud83d \ud83d\ude00"}]}, "x \ufffd \U0001f600"),
+        ({"messages": [{"role": "user", "content": "This is" + " " * 200_000 + "it."}, REPLY, USER]}, "user"),
+        ({"messages": [{"role": "user", "content": "\\ud83d \ud83d\ude00"}]}, "\\ud83d \U0001f600"),
     ],
 )
 def test_what_clients_write_is_read(change: dict[str, Any], question: str | None, standing: Served) -> None:
@@ -214,13 +216,26 @@ def test_what_clients_write_is_read(change: dict[str, Any], question: str | None
     assert [event["asked"] for event in events if event["type"] == "question"] == [question or "Which currency?"]
 
 
-def test_half_an_emoji_is_no_fault_of_the_page_either(standing: Served) -> None:
-    body = json.dumps({"question": "x \ud83d"})
-    reply = standing.client.post("/api/turns", content=body, headers={"Content-Type": "application/json"})
-    assert reply.status_code == 201
-    assert [event["asked"] for event in standing.events(reply.json()["turn"]) if event["type"] == "question"] == [
-        "x \ufffd"
-    ]
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/api/session", "token"),
+        ("/api/turns", "question"),
+        ("/generate", "query"),
+        ("/v1/chat/completions", "model"),
+        ("/api/conversations/c", "title"),
+        ("/api/turns/t/feedback", "answer"),
+        ("/api/turns/t/fork", "\udc00"),
+    ],
+)
+@pytest.mark.parametrize("half", [b"\\ud83d", b"\\\\\\uDC00", b"\xed\xa0\x80", b"\\ud83d\\\\\\ude00"])
+def test_half_an_emoji_is_refused_in_every_body(path: str, field: str, half: bytes, standing: Served) -> None:
+    method = "PATCH" if "conversations" in path else "POST"
+    for body in (json.dumps({field: "HALF"}), json.dumps({"HALF": [{field: 1}]})):
+        content = body.encode().replace(b"HALF", half)
+        for encoded in (content, content.decode("utf-8", "surrogatepass").encode("utf-16", "surrogatepass")):
+            reply = standing.client.request(method, path, content=encoded, headers={"Content-Type": "application/json"})
+            assert (reply.status_code, "half a surrogate pair" in reply.text) == (422, True), (body, reply.text)
 
 
 FUNCTION = {"type": "function", "function": {"name": "f"}}
@@ -230,7 +245,6 @@ FUNCTION = {"type": "function", "function": {"name": "f"}}
     ("change", "status", "param"),
     [
         ({"model": "gpt-4o"}, 404, "model"),
-        ({"model": "\ud83d"}, 404, "model"),
         ({"messages": []}, 400, "messages"),
         ({"messages": None}, 400, "messages"),
         ({"messages": [REPLY]}, 400, "messages"),
@@ -503,6 +517,39 @@ def test_titles_tags_and_follow_ups_cost_no_turn_and_no_call() -> None:
     assert served.policy.asked == 0
 
 
+@pytest.mark.parametrize(("text", "asked"), [
+    ("### Task: which currency has Albania?", None), ("### Task:\nWhich? As JSON, please.", None),
+    ("### Task:\nName what </context> closes.", None), ("### Task:\nWhat is <context></context>", None),
+    (f"### Task:\nAnswer.\n<context>{TITLE}</context>\n<user_query>\nWhich?\n</user_query>", "Which?"),
+])  # fmt: skip
+def test_a_task_of_a_person_s_own_is_a_question(text: str, asked: str | None) -> None:
+    with chat(working()) as served:
+        assert completed(served, text)["choices"][0]["message"]["content"] == "lek"
+        (row,) = served.client.get("/api/conversations").json()["conversations"]
+    assert row["title"] == " ".join((asked or text).split())
+
+
+def test_a_task_about_a_history_with_documents_is_a_task() -> None:
+    with chat(working()) as served:
+        about = TITLE.replace("USER: Which currency?", f"USER: {DOCUMENTS}")
+        assert completed(served, about)["choices"][0]["message"]["content"] == "{}"
+    assert served.policy.asked == 0
+
+
+@pytest.mark.parametrize("said", [
+    "<think>Peru? No.</think>\n\nAlbania.", "Peru? No.</think>Albania.", "[THINK]Peru?[/THINK]Albania.",
+    "<|channel|>analysis<|message|>Peru?<|end|><|start|>assistant<|channel|>final<|message|>Albania.",
+    [{"type": "text", "text": "<think>Peru?</think>"}, {"type": "text", "text": "Albania."}],
+    [{"type": "reasoning_text", "text": "Peru?"}, {"type": "thinking", "text": "Peru?"}, "Albania."],
+])  # fmt: skip
+def test_thoughts_of_earlier_answers_are_no_history(said: Any) -> None:
+    messages = [{"role": "user", "content": "Whose capital is Tirana?"}, {"role": "assistant", "content": said},
+                {"role": "user", "content": "Which currency has it?"}]  # fmt: skip
+    body = CompletionBody.model_validate({"model": "agent", "messages": messages})
+    ((asked, answered),) = body.exchanges(10)
+    assert (asked, answered.strip()) == ("Whose capital is Tirana?", "Albania.")
+
+
 def test_documents_before_a_question_leave_the_question() -> None:
     with chat(working()) as served:
         assert completed(served, DOCUMENTS)["choices"][0]["message"]["content"] == "lek"
@@ -581,6 +628,34 @@ def test_clients_that_show_no_annotations_can_have_links_in_the_answer(stream: b
     assert len(content.splitlines()) == 6
 
 
+PREFIX = "/user/me/proxy/8300"
+
+
+@pytest.mark.parametrize(("headers", "strips", "root"), [
+    ({"X-Forwarded-Prefix": PREFIX}, True, PREFIX), ({"X-Forwarded-Prefix": f"{PREFIX}/"}, False, PREFIX),
+    ({"X-Forwarded-Context": PREFIX}, True, PREFIX), ({"X-Forwarded-Prefix": "/outer, /inner"}, True, "/outer/inner"),
+    ({"X-Forwarded-Prefix": "//evil.example"}, True, ""), ({"X-Forwarded-Prefix": "/a/../b"}, True, ""),
+    ({"X-Forwarded-Prefix": '/a";x'}, True, ""), ({}, True, ""),
+])  # fmt: skip
+def test_a_proxy_may_offer_the_service_below_a_path(headers: dict[str, str], strips: bool, root: str) -> None:
+    with chat(working()) as served:
+        at = "" if strips else root
+        asked = {"model": "agent", "messages": [{"role": "user", "content": "Which?"}]}
+        reply = served.client.post(f"{at}/v1/chat/completions", json=asked, headers=headers)
+        link = reply.json()["choices"][0]["message"]["annotations"][0]["url_citation"]["url"]
+        assert link.startswith(f"{served.url}{root}/sources/")
+        assert httpx2.get(f"{served.url}{at}{link.removeprefix(served.url + root)}", headers=headers).status_code == 200
+        shell = httpx2.get(f"{served.url}{at}/", headers=headers).text
+        named = re.findall(r'(?:href|src)="([^"]+)"', shell)
+        assert not any(address.startswith("/") for address in named)
+        assert {httpx2.get(f"{served.url}{at}/{one}", headers=headers).status_code for one in named} == {200}
+        signed = httpx2.post(f"{served.url}{at}/api/session", json={"token": TOKEN}, headers=headers)
+        assert signed.headers["set-cookie"].endswith(f"; Path={root or '/'}")
+        assert httpx2.get(f"{served.url}{at}/v1/models", headers=headers).status_code == 401
+        told = served.client.get(f"{at}/v1/chat/completions", headers=headers)
+        assert (told.status_code, told.json()["error"]["code"]) == (405, "not_found")
+
+
 def test_a_passage_that_attacks_stays_text_on_its_page_and_in_other_clients() -> None:
     attack = "<img src=x onerror=alert(1)> ![](https://evil.example/?q=1) {title} <script>alert(1)</script>"
     world = DictRetriever((Passage("1", attack, f"{attack} Tirana is the capital of Albania."),))
@@ -597,7 +672,7 @@ def test_a_passage_that_attacks_stays_text_on_its_page_and_in_other_clients() ->
     for text in (message["reasoning"], message["content"]):
         assert "![" not in text
     assert "<" not in message["reasoning"]
-    assert re.findall(r"<(?:img|script)[^>]*>", page) == ['<script src="/page/theme.js">']
+    assert re.findall(r"<(?:img|script)[^>]*>", page) == ['<script src="../../../page/theme.js">']
     assert "{title}" in page
 
 

@@ -5,6 +5,7 @@ back, changing, judging; by keyboard, screen reader, in narrow windows and both 
 from __future__ import annotations
 
 import threading
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,13 @@ import pytest
 
 from steprag.errors import PolicyError
 from steprag.types import Passage
-from tests.browser import browser, page_in, violations
+from tests.browser import browser, page_in, page_script, violations
 from tests.chat_parts import TOKEN, WORK, Served, WritingPolicy, chat, scripted, working
 from tests.fakes import QUESTION, answer, evidence, query
 from tests.test_own_documents import HANDBOOK
 
 __all__ = ["browser"]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.landing]
 
 
 def asked(page: Any, served: Served) -> Any:
@@ -46,34 +47,16 @@ def ended(page: Any, turns: int = 1) -> Any:
     return turn
 
 
-def test_the_first_screen_says_what_this_is_and_what_answers(browser: Any) -> None:
+def test_a_newcomer_gives_the_token_reads_what_this_is_and_tries_an_example(browser: Any) -> None:
     with chat(working(), examples=(QUESTION, "Where is Lima?")) as served, page_in(browser) as page:
-        opened(page, served)
-        assert page.url == f"{served.url}/"  # the token is gone from the address, and no script can read the cookie
-        assert page.evaluate("document.cookie") == ""
-        words = page.locator(".welcome").inner_text()
-        assert "search agent" in words
-        assert "double" in words
-        assert "world" in words
-        assert page.get_by_role("combobox", name="Mode").locator("option").count() == 4
-        examples = page.locator(".examples button")
-        assert examples.count() == 2
-        examples.first.click()
-        assert ended(page).locator("h2").inner_text() == QUESTION
-    with chat(working()) as served, page_in(browser) as page:
-        opened(page, served)
-        assert page.get_by_text("Try one").count() == 0  # of an index that nobody knows
-
-
-def test_without_its_token_the_page_asks_for_it(browser: Any) -> None:
-    with chat(working()) as served, page_in(browser) as page:
         page.goto(served.url)
         page.get_by_label("Link or token").fill("not this")
         page.keyboard.press("Enter")
         page.get_by_text("this is not the service's token").wait_for()
         page.get_by_label("Link or token").fill(f"{served.url}/#token={TOKEN}")
         page.keyboard.press("Enter")
-        page.locator(".welcome").wait_for()
+        words = page.locator(".welcome").inner_text()
+        assert all(word in words for word in ("search agent", "double", "world"))
         page.context.clear_cookies()
         ask(page)
         page.get_by_label("Link or token").fill(TOKEN)
@@ -83,13 +66,26 @@ def test_without_its_token_the_page_asks_for_it(browser: Any) -> None:
         assert box.input_value() == QUESTION
         box.press("Enter")
         assert ended(page).locator(".answer").is_visible()
+        opened(page, served)
+        assert page.url == f"{served.url}/"  # the token is gone from the address, and no script can read the cookie
+        assert page.evaluate("document.cookie") == ""
+        assert page.get_by_role("combobox", name="Mode").locator("option").count() == 4
+        examples = page.locator(".examples button")
+        assert examples.count() == 2
+        examples.first.click()
+        assert ended(page).locator("h2").inner_text() == QUESTION
 
 
 def test_a_step_is_seen_while_it_is_written_and_whole_at_the_end(browser: Any) -> None:
-    """A reload goes on where the turn is; who wants no motion gets none."""
-    policy = working(hold=True)
-    with chat(policy) as served, page_in(browser, reduced_motion="reduce") as page:
+    """A reload shows the turn as far as it is; who wants no motion gets none; only the chosen theme is kept."""
+    policy, paper = working(hold=True), "getComputedStyle(document.body).backgroundColor"
+    with chat(policy) as served, page_in(browser, reduced_motion="reduce", color_scheme="dark") as page:
         opened(page, served)
+        assert page.get_by_text("Try one").count() == 0  # of an index that nobody knows
+        dark = page.evaluate(paper)
+        page.get_by_role("button", name="Theme: system").click()
+        light = page.evaluate(paper)
+        assert light != dark
         ask(page)
         first = page.locator(".step").first
         first.get_by_text("Tirana").wait_for()
@@ -99,8 +95,11 @@ def test_a_step_is_seen_while_it_is_written_and_whole_at_the_end(browser: Any) -
         assert page.evaluate("document.getAnimations().length") == 0
         page.reload()
         first.get_by_text("Tirana").wait_for()
+        page.get_by_role("button", name="Theme: light").wait_for()
+        assert page.evaluate(paper) == light
         policy.go.set()
         turn = ended(page)
+        assert page.evaluate("[Object.keys(localStorage), Object.keys(sessionStorage)]") == [["theme"], []]
         assert "<query>" not in turn.inner_text()
         turn.get_by_role("button", name="As written").click()
         assert turn.locator(".step-text").all_inner_texts() == [*WORK]
@@ -191,7 +190,9 @@ def test_a_service_that_is_killed_and_started_again_goes_on(browser: Any, tmp_pa
             assert ended(page).locator(".answer").is_visible()
 
 
-def test_a_changed_step_is_asked_again_from_there(browser: Any, tmp_path: Path) -> None:
+def test_a_step_is_changed_and_asked_again_and_opened_and_a_refused_one_is_written_by_the_person(
+    browser: Any, tmp_path: Path
+) -> None:
     with chat(WritingPolicy(scripted(*WORK, *WORK[3:])), tmp_path) as served, page_in(browser) as page:
         asked(page, served).get_by_role("button", name="Change step 3").click()
         box = page.get_by_label("The query")
@@ -210,11 +211,7 @@ def test_a_changed_step_is_asked_again_from_there(browser: Any, tmp_path: Path) 
         assert fork.locator(".step-text .content").nth(2).inner_text().strip() == "currency of Albania"
         fork.get_by_role("button", name="the earlier turn").click()
         assert page.evaluate("document.activeElement.closest('.turn') === document.querySelector('.turn')")
-
-
-def test_a_step_opens_to_what_it_was_made_of_and_a_refused_one_is_written_by_the_person(browser: Any) -> None:
-    refused = "So the next query is <query> Albania"
-    with chat(WritingPolicy(scripted(*WORK[:2], refused, *WORK[3:]))) as served, page_in(browser) as page:
+        served.policy.script = scripted(*WORK[:2], "So the next query is <query> Albania", *WORK[3:])
         turn = asked(page, served)
         assert "The last step was refused: it holds no complete action" in turn.inner_text()
         turn.get_by_role("button", name="Inspect step 1").click()
@@ -255,7 +252,7 @@ def test_a_rewritten_question_is_shown_and_can_be_changed(browser: Any) -> None:
         assert rewriter.asked == 1
 
 
-def test_conversations_are_listed_opened_and_deleted(browser: Any) -> None:
+def test_conversations_are_listed_opened_deleted_and_in_a_drawer_where_it_is_narrow(browser: Any) -> None:
     with chat(WritingPolicy(lambda messages: answer("lek"))) as served, page_in(browser) as page:
         opened(page, served)
         ask(page, "First?")
@@ -280,6 +277,18 @@ def test_conversations_are_listed_opened_and_deleted(browser: Any) -> None:
         page.get_by_role("button", name="Delete: First?").click()
         page.get_by_role("button", name="Delete", exact=True).click()
         page.get_by_role("link", name="First?").wait_for(state="detached")
+        page.set_viewport_size({"width": 320, "height": 640})  # a narrow window has a drawer
+        page.get_by_role("button", name="Conversations").click()
+        drawer = page.get_by_role("dialog", name="Conversations")
+        drawer.get_by_role("link", name="Second?").wait_for()
+        assert violations(page) == ""
+        page.keyboard.press("Escape")
+        assert not drawer.is_visible()
+        assert page.evaluate("document.activeElement.ariaLabel") == "Conversations"
+        page.get_by_role("button", name="Conversations").click()
+        drawer.get_by_role("button", name="New conversation").click()
+        page.locator(".welcome").wait_for()
+        assert not drawer.is_visible()
         page.goto(first)
         page.locator(".notice", has_text="not there any more").wait_for()
 
@@ -398,8 +407,10 @@ def test_text_of_strangers_stays_text(browser: Any) -> None:
         assert page.evaluate(named, "#token=a+b%2Fc=&c=c1") == {"token": "a+b/c=", "conversation": "c1"}
 
 
-def test_what_a_screen_reader_is_told_are_ends_of_steps_never_tokens(browser: Any) -> None:
-    with chat(working()) as served, page_in(browser) as page:
+def test_everything_is_reached_by_keyboard_the_focus_is_seen_and_a_screen_reader_is_told_ends_of_steps_alone(
+    browser: Any,
+) -> None:
+    with chat(WritingPolicy(scripted(*WORK, *WORK[3:]))) as served, page_in(browser) as page:
         opened(page, served)
         page.evaluate(
             """() => {
@@ -409,26 +420,13 @@ def test_what_a_screen_reader_is_told_are_ends_of_steps_never_tokens(browser: An
                     status, { characterData: true, childList: true, subtree: true });
             }"""
         )
-        ask(page)
-        ended(page)
-        told = page.evaluate("window.told")
-    assert told[-1] == "Answer: lek"
-    whole = {"Step 1, Query: Tirana", "Step 1, Query: Tirana (3 passages found)", "Step 3, Query: Albania",
-             "Step 2, Evidence: Tirana is the capital of Albania.", "Step 3, Query: Albania (3 passages found)",
-             "Step 4, Evidence: Prices in Albania are quoted in the lek.", "Step 5, Answer: lek",
-             "Answer: lek"}  # fmt: skip
-    assert set(told) - {""} <= whole
-
-
-def test_everything_is_reached_by_keyboard_and_the_focus_is_seen(browser: Any) -> None:
-    with chat(WritingPolicy(scripted(*WORK, *WORK[3:]))) as served, page_in(browser) as page:
-        opened(page, served)
         page.locator("textarea:focus").wait_for()
         page.keyboard.type("Which currency?")
         page.keyboard.press("Shift+Enter")
         page.keyboard.type("In one word.")
         page.keyboard.press("Enter")
         turn = ended(page)
+        told = page.evaluate("window.told")
         assert turn.locator("h2").inner_text() == "Which currency?\nIn one word."
         names = tabbed(page, 55)
         for name in ("Skip to the question", "New conversation", "Edit the question", "Change step 1",
@@ -446,6 +444,12 @@ def test_everything_is_reached_by_keyboard_and_the_focus_is_seen(browser: Any) -
         page.keyboard.press("Enter")
         ended(page, 2)
         assert page.evaluate("document.activeElement.id") == "question"
+    assert told[-1] == "Answer: lek"
+    whole = {"Step 1, Query: Tirana", "Step 1, Query: Tirana (3 passages found)", "Step 3, Query: Albania",
+             "Step 2, Evidence: Tirana is the capital of Albania.", "Step 3, Query: Albania (3 passages found)",
+             "Step 4, Evidence: Prices in Albania are quoted in the lek.", "Step 5, Answer: lek",
+             "Answer: lek"}  # fmt: skip
+    assert set(told) - {""} <= whole
 
 
 def tabbed(page: Any, times: int) -> list[str]:
@@ -467,17 +471,17 @@ def tabbed(page: Any, times: int) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [320, 1280])
-def test_axe_finds_nothing_and_nothing_is_wider_than_the_window(browser: Any, scheme: str, width: int) -> None:
+def test_axe_finds_nothing_and_nothing_is_wider_than_the_window(browser: Any) -> None:
     long = f"https://example.org/{'x' * 300}#0123456789abcdef"
     script = scripted(*WORK, query("x" * 300), "I do not know.", *WORK)
-    size = {"width": width, "height": 700}
-    with chat(WritingPolicy(script)) as served, page_in(browser, viewport=size, color_scheme=scheme) as page:
+    with chat(WritingPolicy(script)) as served, page_in(browser) as page:
 
         def fine() -> None:
-            assert violations(page) == "", page.url
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            for scheme, width in product(("light", "dark"), (320, 1280)):
+                page.emulate_media(color_scheme=scheme)
+                page.set_viewport_size({"width": width, "height": 700})
+                assert violations(page) == "", (page.url, scheme, width)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
 
         page.goto(served.url)
         page.get_by_label("Link or token").wait_for()
@@ -503,41 +507,6 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_window(browser: Any, sc
         fine()
 
 
-def test_a_narrow_window_has_a_drawer(browser: Any) -> None:
-    size = {"width": 320, "height": 640}
-    with chat(working()) as served, page_in(browser, viewport=size) as page:
-        opened(page, served)
-        ask(page, "First?")
-        ended(page)
-        page.get_by_role("button", name="Conversations").click()
-        drawer = page.get_by_role("dialog", name="Conversations")
-        drawer.get_by_role("link", name="First?").wait_for()
-        assert violations(page) == ""
-        page.keyboard.press("Escape")
-        assert not drawer.is_visible()
-        assert page.evaluate("document.activeElement.ariaLabel") == "Conversations"
-        page.get_by_role("button", name="Conversations").click()
-        drawer.get_by_role("button", name="New conversation").click()
-        page.locator(".welcome").wait_for()
-        assert not drawer.is_visible()
-
-
-def test_the_theme_is_chosen_and_the_only_thing_kept(browser: Any) -> None:
-    paper = "getComputedStyle(document.body).backgroundColor"
-    with chat(working()) as served, page_in(browser, color_scheme="dark") as page:
-        opened(page, served)
-        dark = page.evaluate(paper)
-        page.get_by_role("button", name="Theme: system").click()
-        light = page.evaluate(paper)
-        assert light != dark
-        page.reload()
-        page.get_by_role("button", name="Theme: light").wait_for()
-        assert page.evaluate(paper) == light
-        ask(page)
-        ended(page)
-        assert page.evaluate("[Object.keys(localStorage), Object.keys(sessionStorage)]") == [["theme"], []]
-
-
 def test_words_are_followed_at_the_end_and_left_alone_further_up(browser: Any) -> None:
     policy = WritingPolicy(scripted(*WORK, *WORK))
     size = {"width": 800, "height": 500}
@@ -557,15 +526,6 @@ def test_words_are_followed_at_the_end_and_left_alone_further_up(browser: Any) -
         assert page.evaluate("scrollY") == before
         latest.click()
         assert page.evaluate(end) < 5
-
-
-DROP = """([name, text]) => {
-  const held = new DataTransfer();
-  held.items.add(new File([text], name));
-  const send = (type) => window.dispatchEvent(new DragEvent(type, { dataTransfer: held, cancelable: true }));
-  send("dragover");
-  setTimeout(() => send("drop"), 300);
-}"""
 
 
 def test_files_are_dropped_chosen_refused_asked_and_opened_at_their_page(browser: Any, tmp_path: Path) -> None:
@@ -590,7 +550,7 @@ def test_files_are_dropped_chosen_refused_asked_and_opened_at_their_page(browser
         assert "evidence of step 2, from your files" in page.locator(".sources").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth") == 320
         assert violations(page) == ""
-        page.evaluate(DROP, ["notes.md", "# Notes\n\nOne line."])
+        page.evaluate(page_script("drop"), ["notes.md", "# Notes\n\nOne line."])
         page.get_by_text("Drop files to ask about them.").wait_for()
         page.get_by_role("button", name="Remove notes.md").wait_for()
         page.reload()

@@ -21,7 +21,8 @@ from steprag import atlas
 from steprag.engines.models import shipped_adapters
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_records
-from steprag.types import Prediction, Turn
+from steprag.records.turns import Turn
+from steprag.types import Prediction
 from tests.chat_parts import parsed
 from tests.fakes import descendants, wait_for
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import shlex
 import subprocess
 import sys
@@ -24,7 +25,8 @@ from preference.config import PairsStageConfig
 from steprag.agent.grammars import GRAMMARS
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import PLACES
-from steprag.config.load import StageConfig, index_of, leaves, load_config
+from steprag.config.load import StageConfig, leaves, load_config
+from steprag.config.recipes import index_of
 from steprag.config.sections import PromptConfig
 from steprag.config.words import HELP
 from steprag.console.progress import Progress
@@ -114,6 +116,22 @@ def test_a_section_whose_keys_are_all_comments_says_nothing(tmp_path: Path) -> N
     file = tmp_path / "recipe.yaml"
     file.write_text("search:\n  # rollouts: 3\nseed: 4\n")
     assert load_config(GenerateConfig, str(file)) == load_config(GenerateConfig, None, {"seed": 4})
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[1]", "\0", '{"stage": "index"', None])
+def test_a_damaged_folder_beside_the_index_is_passed_over_by_name(
+    damage: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, manifest in (("whole", '{"stage": "index"}'), ("other", damage)):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "passages.jsonl").touch()
+        (folder / "manifest.json").mkdir() if manifest is None else (folder / "manifest.json").write_text(manifest)
+    os.utime("runs/whole/manifest.json", (1, 1))
+    assert index_of(argparse.Namespace(index=None, config=None)) == str(Path("runs/whole"))
+    said = capsys.readouterr().err
+    assert f"index: passing over {Path('runs/other')}: " in said
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ def test_a_query_is_one_search_over_the_fields(monkeypatch: pytest.MonkeyPatch) 
         got = searched(url, "Lima?", RetrieverConfig(fields=("title^2", "text")))
     assert got == (Passage("42", "Lima", "In Peru.", 9.1), Passage("a2", "Tirana", "In Albania.", 2.0))
     assert [(path, key) for path, key, _ in seen] == [
-        ("/wiki_en", "Basic ZWxhc3RpYzpjaGFuZ2VtZQ=="), ("/wiki_en/_search", "Basic ZWxhc3RpYzpjaGFuZ2VtZQ=="),
+        ("/wiki_en", "Basic ZWxhc3RpYzpjaGFuZ2VtZQ=="),
+        ("/wiki_en/_search?allow_partial_search_results=false", "Basic ZWxhc3RpYzpjaGFuZ2VtZQ=="),
     ]  # fmt: skip
     assert seen[1][2] == {"query": {"multi_match": {"query": "Lima?", "fields": ["title^2", "text"]}}, "size": 3}
 
@@ -108,6 +109,26 @@ def test_a_hit_without_a_source_is_left_out() -> None:
     odd = [{"_index": "wiki_en", "_id": "a0", "_score": 10.0}, 7, HITS[0]]
     with elastic(lambda: (200, found(odd))) as (url, _):
         assert searched(url, "Lima") == (Passage("42", "Lima", "In Peru.", 9.1),)
+
+
+@pytest.mark.parametrize("part", [
+    {"_shards": {"total": 5, "successful": 2, "skipped": 0, "failed": 3}}, {"timed_out": True},
+    {"_shards": {"total": 5, "successful": 2}}, {"terminated_early": True},
+    {"_clusters": {"total": 2, "successful": 1, "skipped": 1}},
+    {"_clusters": {"total": 2, "successful": 2, "partial": 1}},
+])  # fmt: skip
+def test_a_search_in_part_is_asked_again_and_never_taken_for_whole(
+    part: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("steprag.net.bounded_http.FIRST_WAIT", 0.01)
+    whole = {**found(HITS), "_shards": {"total": 5, "successful": 5, "skipped": 2, "failed": 0}}
+    replies = iter([{**whole, **part, "hits": {"hits": HITS[1:]}}, whole])
+    with elastic(lambda: (200, next(replies))) as (url, _):
+        assert [passage.id for passage in searched(url, "Lima", RetrieverConfig(retries=1))] == ["42", "a2"]
+    with elastic(lambda: (200, {**whole, **part})) as (url, seen):
+        with pytest.raises(RetrieverError, match=f"incomplete reply: {next(iter(part))}.* .tried 2 times"):
+            searched(url, "Lima", RetrieverConfig(retries=1))
+    assert len(seen) == 3
 
 
 @pytest.mark.parametrize(("answer", "told"), [

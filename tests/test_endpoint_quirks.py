@@ -14,7 +14,7 @@ import pytest
 from apps.commands import main
 from steprag.agent.grammars import GRAMMARS, TRANSCRIPT
 from steprag.agent.judge import Judge, VerdictFormat
-from steprag.batch.database import KeptCalls
+from steprag.batch.database import JournalReader
 from steprag.config.sections import DECIDED, SAMPLED, JudgeConfig, PolicyConfig
 from steprag.errors import ConfigError, ContentFiltered, PolicyError, PolicyRefused, PolicyUnavailable, StepragError
 from steprag.policy.client import OpenAIPolicy
@@ -575,10 +575,25 @@ def test_reasoning_that_belongs_to_the_grammar_stays(replying: Replying) -> None
     ({"prompt_tokens": 5, "total_tokens": 133}, Usage(1, 5, 128)),
     ({"prompt_tokens": 19, "completion_tokens": 21, "total_tokens": 40, "cached_tokens": 10}, Usage(1, 19, 21, 10)),
     ({"prompt_tokens": 19, "completion_tokens": 21, "total_tokens": 21}, Usage(1, 19, 21)),
+    ({"prompt_tokens": 19, "completion_tokens": 3, "completion_tokens_details": {"reasoning_tokens": 40}},
+     Usage(1, 19, 43)),
+    ({"prompt_tokens": 19, "completion_tokens": 43, "completion_tokens_details": {"reasoning_tokens": 40}},
+     Usage(1, 19, 43)),
+    ({"completion_tokens": 21, "total_tokens": 40}, Usage(1, 19, 21)),
+    ({"prompt_tokens": "19", "completion_tokens": "21", "total_tokens": "40"}, Usage(1, 19, 21)),
+    ({"prompt_tokens": True, "completion_tokens": "many"}, Usage(1)),
+    ({"input_tokens": 9, "cache_read_input_tokens": 8, "cache_creation_input_tokens": 2, "output_tokens": 21},
+     Usage(1, 19, 21, 8)),
+    ({"input_tokens": 19, "input_tokens_details": {"cached_tokens": 8}, "output_tokens": 21}, Usage(1, 19, 21, 8)),
+    ({"prompt_tokens": 19, "completion_tokens": 21, "cost": 0.0015, "is_byok": False,
+      "cost_details": {"upstream_inference_cost": 0.03}}, Usage(1, 19, 21, charged=1_500_000)),
+    ({"prompt_tokens": 19, "completion_tokens": 21, "cost": 0, "is_byok": True,
+      "cost_details": {"upstream_inference_cost": 0.03}}, Usage(1, 19, 21, charged=30_000_000)),
+    ({"prompt_tokens": 19, "completion_tokens": 21, "cost": {"total_cost": 0.006}},
+     Usage(1, 19, 21, charged=6_000_000)),
+    ({"prompt_tokens": 19, "completion_tokens": 21, "cost": "free"}, Usage(1, 19, 21)),
 ])  # fmt: skip
-def test_reasoning_is_counted_that_the_total_alone_holds(
-    told: dict[str, Any], usage: Usage, replying: Replying
-) -> None:
+def test_what_a_reply_used_is_read_whatever_its_names(told: dict[str, Any], usage: Usage, replying: Replying) -> None:
     assert replying(used(**told)).ask().usage == usage
 
 
@@ -613,6 +628,43 @@ def run(
         return code, capsys.readouterr().err
 
     return run
+
+
+PRICED = ("--policy.price.prompt", "1000", "--policy.price.completion", "1000")
+
+
+@pytest.mark.parametrize(("usage", "keys", "usd"), [
+    (None, ("--budget.tokens", "430"), None),
+    (None, (*PRICED, "--budget.usd", "0.43"), "estimated"),
+    ({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}, (*PRICED, "--budget.usd", "0.43"), "estimated"),
+    ({"completion_tokens": 9}, (*PRICED, "--budget.usd", "0.43"), "estimated"),
+    ({"completion_tokens": "9", "prompt_tokens": "700"}, (*PRICED, "--budget.usd", "0.43"), "known"),
+])  # fmt: skip
+def test_tokens_that_replies_do_not_report_are_estimated_and_budgets_hold(
+    usage: object, keys: tuple[str, ...], usd: str | None, run: Run, tmp_path: Path
+) -> None:
+    code, told = run("infer", {**said(TEXT), "usage": usage}, *keys)
+    spent = read_manifest(tmp_path / "infer")["spent"]
+    assert (code, 0 < spent["calls"] < 3) == (4, True), told
+    assert told.count("estimated from the text") == (usd != "known")
+    assert (spent["usd"] is None, "usd_estimated" in spent) == (usd != "known", usd == "estimated")
+    assert spent.get("estimated") == (None if usd == "known" else spent["calls"])
+    code, told = run("infer", {**said(TEXT), "usage": usage}, "--budget.calls", "9", *keys[:-2])
+    assert (code, read_manifest(tmp_path / "infer")["spent"]["calls"]) == (0, 3)
+    assert (read_manifest(tmp_path / "infer")["spent"]["usd"] is None) == (usd != "known"), "also from the journal"
+
+
+def test_dollars_that_replies_report_stand_in_for_a_price(run: Run, tmp_path: Path) -> None:
+    usage = {"prompt_tokens": 700, "completion_tokens": 9, "cost": 0.0015}
+    assert run("infer", {**said(TEXT), "usage": usage})[0] == 0
+    assert read_manifest(tmp_path / "infer")["spent"]["usd"] == pytest.approx(0.0045)
+
+
+@pytest.mark.parametrize("last", [{"prompt_tokens": 3, "completion_tokens": 2}, {"completion_tokens": 2}])
+def test_usage_is_gathered_from_all_chunks(last: dict[str, int], replying: Replying) -> None:
+    begun = {**delta(HALVES[0]), "usage": {"prompt_tokens": 3, "completion_tokens": 1}}
+    reply = events(begun, delta(HALVES[1], "stop"), {"choices": [], "usage": {**last, "total_tokens": None}})
+    assert replying(reply).ask(streamed=True).usage == Usage(1, 3, 2)
 
 
 @pytest.mark.parametrize(("reply", "words"), [
@@ -663,7 +715,7 @@ def test_what_was_learnt_stands_in_the_manifest_and_reasoning_in_the_journal(run
     manifest = read_manifest(tmp_path / "infer")
     assert manifest["refused_fields"] == {"policy": {"seed": None, "max_tokens": "max_completion_tokens"}}
     assert manifest["reasoning_chars"] == 3 * len(f"<think>{THOUGHT}")
-    kept = KeptCalls.reading(tmp_path / "infer/calls.sqlite")
+    kept = JournalReader.reading(tmp_path / "infer/calls.sqlite")
     ((_, sample),) = kept.calls_of("q1")
     kept.close()
     assert (sample.completions[0].text, sample.completions[0].reasoning) == (TEXT, f"<think>{THOUGHT}")

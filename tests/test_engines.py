@@ -534,10 +534,7 @@ def test_a_misspelt_option_of_policy_serve_names_the_nearest(option: str, known:
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_engine_ends_with_the_command(end: signal.Signals) -> None:
-    # Where the tests run in the background, SIGINT is ignored, and Python then sets no handler of its own.
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    start = "import sys; from steprag.engines.policy_command import main; main(sys.argv[1:])"
-    line = [sys.executable, "-c", f"{heard}; {start}"]
+    line = [sys.executable, "-c", "import sys; from steprag.engines.policy_command import main; main(sys.argv[1:])"]
     with subprocess.Popen([*line, "serve", "--port", "0"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         url, key = process.stdout.readline().strip(), process.stdout.readline().strip()

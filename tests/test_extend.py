@@ -250,7 +250,22 @@ SAID = [{"role": "user", "content": "Add"}, {"role": "assistant", "content": "5"
     ("solution.yaml", {"instruction": "Add", "output": "<think>2 + 3</think>"}, "reasoning without an answer"),
     ("solution.yaml", {"instruction": "Add", "output": "x <SOLUTION>"}, "refused by the grammar: several_actions"),
     ("solution.yaml", {"instruction": "Add", "output": "<|im_end|>"}, "refused by the grammar: control_token"),
-    ("solution.yaml", {"instruction": "Add", "output": 5}, "a turn is a tool's, or no text"),
+    ("direct", {"instruction": "Add", "output": 5}, ["<answer> 5 </answer>"]),
+    ("direct", {"messages": [*SAID[:1], {**SAID[1], "weight": 0}, *SAID]}, ["<answer> 5 </answer>"]),  # OpenAI
+    ("direct", {"conversations": [{"from": "human", "value": "Add", "weight": 0.0}, {"from": "gpt", "value": "5",
+        "weight": 1.0}]}, ["<answer> 5 </answer>"]),
+    ("solution.yaml", {"messages": [*SAID[:1], {**SAID[1], "train": False}]}, "marked as context"),  # axolotl
+    ("solution.yaml", {"instruction": "Add", "output": "5", "weight": "0.0"}, "marked as context"),
+    ("solution.yaml", {"messages": [*SAID[:1], {**SAID[1], "mask": True}]}, "mask True is not clear: mark context"),
+    ("solution.yaml", {"prompt": "Add", "completion": "5", "label": False}, "marked as a bad answer (label: false)"),
+    ("solution.yaml", {"instruction": "Add", "chosen": "5", "rejected": "6"}, "of another form, preferences between"),
+    ("solution.yaml", {"messages": SAID, "images": ["a.png"]}, "with images, which no step holds"),
+    ("solution.yaml", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}, *SAID[1:]]}, "a turn is a"),
+    ("direct", {"conversation": SAID}, ["<answer> 5 </answer>"]),  # LMSYS
+    ("direct", {"prompt": SAID[:1], "completion": SAID[1:]}, ["<answer> 5 </answer>"]),  # TRL
+    ("transcript", {"conversations": [{"from": "user", "value": "Add"}, {"from": "assistant", "value":
+        "<|begin_of_thought|>\n\n2 + 3\n\n<|end_of_thought|>\n\n<|begin_of_solution|>\n5\n<|end_of_solution|>"}]},
+     ["2 + 3 So the answer is <answer> 5 </answer>"]),  # OpenThoughts
     ("solution.yaml", {"instruction": "Add", "output": "5", "history": [["Hi"]]}, "history is no list of"),
     ("direct", {"question": "Add", "answer": "2 + 3 = <<2+3=5>>5\n#### 5"}, ["<answer> 5 </answer>"]),
     ("solution.yaml", {"text": "Add: 5"}, "neither instruction and output nor messages"),
@@ -273,6 +288,27 @@ def test_instruction_data_become_steps_of_any_grammar(
         assert [step.completion[0]["content"] for step in made[:-1]] == wanted
         last = [message["content"] for message in made[-2].prompt]
         assert ("Hello" in last) == ("history" in row), "earlier turns stand before the prompt"
+
+
+def test_what_instruction_data_leave_out_is_said_once_and_stands_in_the_manifest(
+    parts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        {"system_prompt": "Be brief.", "question": "Add", "response": "5", "tools": "[]"},  # OpenOrca
+        {"messages": [*SAID[:1], {**SAID[1], "weight": 0}, *SAID], "tools": [{"name": "x"}]},
+        {"text": "Add"},
+    ]
+    (parts / "rows.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
+    given = "pairs instruct rows.jsonl --prompt.profile direct --out made --validation 0 --card.plots false"
+    assert main(given.split()) == 0
+    said = capsys.readouterr().err
+    assert said.count("left out: columns not read: tools (rows.jsonl:2)\n") == 1
+    assert "; 1 replies marked as context, which is not learned; in refused.jsonl: 1 neither instruction" in said
+    assert [(one["kind"][:7], one["place"], one["count"]) for one in read_manifest(parts / "made")["left_out"]] == [
+        ("columns", "rows.jsonl:2", 1), ("neither", "rows.jsonl:3", 1)]  # fmt: skip
+    first, second = read_records(parts / "made/sft.train.jsonl", Trajectory)
+    assert "Be brief." in first.prompt[0]["content"]
+    assert len(second.prompt) == len(first.prompt) + 2, "what is context stands before the prompt"
 
 
 async def found(place: str, query: str = "Albania", **keys: Any) -> tuple[Passage, ...]:

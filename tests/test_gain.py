@@ -11,18 +11,21 @@ import pytest
 
 from preference.build import build
 from preference.config import LabelConfig, PairsConfig, PairsStageConfig, SftConfig
-from preference.kept import gold_recall, golden_kept, grounded, supported
+from preference.facts import facts_about, supported
+from preference.labels.estimates import outcomes
+from preference.labels.gain import NATS
+from preference.labels.gold import gold
 from preference.pairs import build_pairs
 from preference.report.reward_diagnostics import Calibration
-from preference.rewards import NATS, Rewards, outcomes, rewards
-from preference.supervised import build_trajectories, ends
+from preference.rewards import Rewards, rewards
+from preference.supervised import build_trajectories
 from steprag.agent.belief import CLEAR, FLOOR, floored, gains
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.config.load import load_config
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import from_dict, read_records, to_dict, write_records
 from steprag.records.training_rows import Pair
-from steprag.scores.gold import Fact, facts_of, gold_of
+from steprag.scores.gold import Fact, facts_of
 from steprag.tree import Belief, Node, Tree
 from steprag.types import Found, Message, Question, Usage
 
@@ -48,12 +51,12 @@ def fan(question: Question, root: Node, *below: Node) -> Tree:
 
 
 def gain(tree: Tree) -> Rewards:
-    return rewards(tree, LabelConfig(name="gain"), TRANSCRIPT)
+    return rewards(facts_about(tree, TRANSCRIPT), LabelConfig(name="gain"))
 
 
 def preferred(tree: Tree) -> set[tuple[int, int]]:
     pairs = build_pairs(tree, "h", gain(tree), PairsConfig(cross_action=True))
-    return {(pair.chosen_node, pair.rejected_node) for pair in pairs}
+    return {(pair.chosen_node or 0, pair.rejected_node or 0) for pair in pairs}
 
 
 def test_two_nats_make_a_pair_and_less_makes_none() -> None:
@@ -134,21 +137,24 @@ def grown(content: str, *passages: Found, question: Question = CURRENCY) -> Tree
 
 def test_a_lucky_answer_has_no_score_and_a_grounded_one_keeps_its_own() -> None:
     lucky = grown("None")
-    assert supported(lucky, TRANSCRIPT) == [False] * 4
-    assert grounded(lucky, TRANSCRIPT).nodes[3].prediction_f1 is None
-    assert grounded(grown("Paid in the Lek."), TRANSCRIPT).nodes[3].prediction_f1 == 1.0
+    assert supported(facts_about(lucky, TRANSCRIPT)) == [False] * 4
+    assert facts_about(lucky, TRANSCRIPT, grounded=True).tree.nodes[3].prediction_f1 is None
+    assert facts_about(grown("Paid in the Lek."), TRANSCRIPT, grounded=True).tree.nodes[3].prediction_f1 == 1.0
     wrong = replace(lucky, nodes=(*lucky.nodes[:3], replace(lucky.nodes[3], prediction_f1=0.0)))
-    assert grounded(wrong, TRANSCRIPT) == wrong
+    assert facts_about(wrong, TRANSCRIPT, grounded=True).tree == wrong
 
 
 def test_a_comparison_is_grounded_where_both_of_its_subjects_were_found_and_named() -> None:
     both = Found("1", "Peru"), Found("2", "Chile (country)")
     titles = replace(OLDER, metadata={"supporting_titles": ["Peru", "Chile (country)"]})
-    assert supported(grown("Peru 1821, Chile 1818", *both, question=titles), TRANSCRIPT)[2:] == [True, True]
-    assert supported(grown("Peru 1821", *both, question=titles), TRANSCRIPT)[2:] == [False, False]
+    assert supported(facts_about(grown("Peru 1821, Chile 1818", *both, question=titles), TRANSCRIPT))[2:] == [
+        True,
+        True,
+    ]
+    assert supported(facts_about(grown("Peru 1821", *both, question=titles), TRANSCRIPT))[2:] == [False, False]
     unmarked = Question("c", OLDER.question, OLDER.golden_answers)
-    assert supported(grown("Peru", question=unmarked), TRANSCRIPT) == [None] * 4
-    assert grounded(grown("Peru", question=unmarked), TRANSCRIPT).nodes[3].prediction_f1 == 1.0
+    assert supported(facts_about(grown("Peru", question=unmarked), TRANSCRIPT)) == [None] * 4
+    assert facts_about(grown("Peru", question=unmarked), TRANSCRIPT, grounded=True).tree.nodes[3].prediction_f1 == 1.0
 
 
 def test_listed_facts_say_what_must_be_found_and_kept() -> None:
@@ -156,16 +162,16 @@ def test_listed_facts_say_what_must_be_found_and_kept() -> None:
     asked = replace(OLDER, metadata={"facts": facts})
     both = Found("1", "a"), Found("2", "b")
     assert facts_of(asked)[0] == Fact("1", (("peru", "1821"),))
-    assert supported(grown("In 1821 Peru; Chile is younger", *both, question=asked), TRANSCRIPT)[2]
-    assert not supported(grown("In 1821 Peru; Chile is younger", both[0], question=asked), TRANSCRIPT)[2]
-    assert not supported(grown("Peru 1821 and Chile", *both, question=asked), TRANSCRIPT)[2]
+    assert supported(facts_about(grown("In 1821 Peru; Chile is younger", *both, question=asked), TRANSCRIPT))[2]
+    assert not supported(facts_about(grown("In 1821 Peru; Chile is younger", both[0], question=asked), TRANSCRIPT))[2]
+    assert not supported(facts_about(grown("Peru 1821 and Chile", *both, question=asked), TRANSCRIPT))[2]
     with pytest.raises(ConfigError, match=r"metadata\.facts cannot be read"):
         facts_of(replace(OLDER, metadata={"facts": [{"passage": "1"}]}))
 
 
 def test_what_a_step_back_took_is_not_kept() -> None:
     """On the stack: a fact is kept, then its search is taken back; another branch sums it up."""
-    asked = replace(CURRENCY, metadata={"supporting_ids": ["1"], "facts": [{"passage": "1", "anyof": [["lek"]]}]})
+    asked = replace(CURRENCY, metadata={"supporting_ids": ["1"]})
     nodes = (
         step(0, None, None),
         step(1, 0, "search", passages=(Found("wiki/1", "Albania"),)),
@@ -173,12 +179,11 @@ def test_what_a_step_back_took_is_not_kept() -> None:
         replace(step(3, 2, "backtrack", content="no"), depth=3),
         replace(step(4, 2, "summary", content="Albania: lek"), depth=3),
     )
-    tree = Tree(1, asked, "done", Usage(), nodes)
-    by_id = replace(tree, question=replace(asked, metadata={"supporting_ids": ["1"]}))
-    assert golden_kept(tree, STACK) == [False, False, True, False, True]
-    recall = gold_recall(by_id, gold_of(by_id.question), STACK)
+    facts = facts_about(Tree(1, asked, "done", Usage(), nodes), STACK)
+    assert facts.golden_kept == (False, False, True, False, True)
+    recall = [one and one.value for one in gold(facts)]
     assert recall == [None, 1.0, 1.0, None, 1.0], "a passage of a tool bears the mark of its id"
-    assert supported(by_id, STACK) == [False, False, True, False, True]
+    assert supported(facts) == [False, False, True, False, True]
 
 
 def pairs_of(tmp_path: Path, trees: list[Tree], **keys: object) -> list[Pair]:
@@ -188,23 +193,6 @@ def pairs_of(tmp_path: Path, trees: list[Tree], **keys: object) -> list[Pair]:
     config = load_config(PairsStageConfig, None, {**fixed, **keys})
     build(config, [file], tmp_path / "pairs")
     return list(read_records(tmp_path / "pairs/pairs.train.jsonl", Pair))
-
-
-def test_pairs_that_prefer_to_search_are_capped_by_margin(tmp_path: Path) -> None:
-    trees = [
-        fan(Question(f"q{i}", CURRENCY.question, ("lek",)), step(0, None, None, -9),
-            step(1, 0, "query", -2 - i, text=f"So the next query is <query> {i} </query>"),
-            said(2, 0.0).__class__(**{**vars(said(2, 0.0)), "text": f"So the answer is <answer> {i} </answer>"}))
-        for i in range(5)
-    ]  # fmt: skip
-    trees.append(
-        fan(Question("r", CURRENCY.question, ("lek",)), step(0, None, None, -0.1),
-            step(1, 0, "query", -0.1, text="So the next query is <query> x </query>"),
-            replace(said(2, 1.0), text="So the answer is <answer> y </answer>"))
-    )  # fmt: skip
-    assert len(pairs_of(tmp_path, trees)) == 6
-    kept = pairs_of(tmp_path / "capped", trees, **{"balance.search_or_answer": 2})
-    assert [(pair.question_id, pair.action) for pair in kept] == [("q0", "query"), ("q1", "query"), ("r", "answer")]
 
 
 def test_grounded_pairs_leave_lucky_answers_out(tmp_path: Path) -> None:
@@ -218,9 +206,12 @@ def test_grounded_pairs_leave_lucky_answers_out(tmp_path: Path) -> None:
 def test_calibration_tells_how_often_answers_are_right_at_a_belief() -> None:
     calibration = Calibration()
     assert calibration.report() == {}
-    calibration.add(fan(CURRENCY, step(0, None, None, math.log(0.9)), said(1, 1.0, "lek"), said(2, 0.0, "sol")))
-    calibration.add(fan(CURRENCY, step(0, None, None, math.log(0.1)), said(1, 0.0, "sol")))
-    calibration.add(fan(OLDER, step(0, None, None, math.log(0.5)), said(1, 1.0, "Peru")))
+    for tree in (
+        fan(CURRENCY, step(0, None, None, math.log(0.9)), said(1, 1.0, "lek"), said(2, 0.0, "sol")),
+        fan(CURRENCY, step(0, None, None, math.log(0.1)), said(1, 0.0, "sol")),
+        fan(OLDER, step(0, None, None, math.log(0.5)), said(1, 1.0, "Peru")),
+    ):
+        calibration.add(facts_about(tree, TRANSCRIPT))
     report = calibration.report()
     assert report["open"]["answers"] == 3
     assert report["open"]["right"] == pytest.approx(1 / 3)
@@ -250,8 +241,7 @@ def learnt(tree: Tree, **sft: object) -> list[int | None]:
     """The nodes whose steps become supervised rows."""
     config = SftConfig.model_validate({"paths": "shortest", **sft})
     worth = outcomes(tree, LabelConfig(alpha=1.0))
-    found = ends(tree, config.partial, TRANSCRIPT)
-    return [row.node for row in build_trajectories(tree, "h", worth, gain(tree), config, ends=found)]
+    return [row.node for row in build_trajectories(facts_about(tree, TRANSCRIPT), "h", worth, gain(tree), config)]
 
 
 def unsolved(question: Question = CURRENCY) -> Tree:
@@ -276,8 +266,8 @@ def deepened(tree: Tree, *nodes: Node) -> Tree:
 def test_the_way_to_a_state_that_believes_is_learnt_where_no_answer_is_right() -> None:
     assert learnt(unsolved()) == []
     assert learnt(unsolved(), partial="believed", per_tree=3) == [1, 2, 3, 4]  # not on to where it believes already
-    found = ends(unsolved(), "believed", TRANSCRIPT)
-    rows = build_trajectories(unsolved(), "h", [None] * 9, [None] * 9, SftConfig(), ends=found)
+    facts = facts_about(unsolved(), TRANSCRIPT)
+    rows = build_trajectories(facts, "h", [None] * 9, [None] * 9, SftConfig(partial="believed"))
     assert [row.outcome for row in rows] == [pytest.approx(math.exp(-0.5))] * 4
 
 

@@ -32,8 +32,9 @@ def test_absent():
     pytest.skip("no such package")
 
 def test_long():
-    import os, signal, time
-    time.sleep(3)  # what the others told has reached the one that writes
+    import os, pathlib, signal, time
+    while '"check": "long"' not in pathlib.Path("checks.jsonl").read_text():  # what the one that writes heard last
+        time.sleep(0.01)
     os.kill(os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid(), signal.SIGINT)
     time.sleep(60)
 
@@ -47,11 +48,12 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """What pytest wrote of checks of which the fifth interrupts it, as `timeout` does."""
     folder = tmp_path_factory.mktemp("checks")
     (folder / "test_checks.py").write_text(CHECKS, encoding="utf-8")
-    side = ["-n", "1"] if request.param == "side by side" else []
+    side = ["-p", "xdist", "-n", "1"] if request.param == "side by side" else []
     command = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.gpu_table", *side, str(folder)]
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}  # not its parent
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=200,
-                           env={**own, "GPU_CHECK_OUT": str(folder), "PYTHONPATH": str(ROOT)})  # fmt: skip
+                           env={**own, "GPU_CHECK_OUT": str(folder), "PYTHONPATH": str(ROOT),
+                                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})  # fmt: skip
     assert ended.returncode == pytest.ExitCode.INTERRUPTED, ended.stdout + ended.stderr
     return folder / "checks.jsonl"
 

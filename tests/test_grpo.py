@@ -669,6 +669,7 @@ def test_processes_that_share_the_episodes_make_the_gradient_of_one(speaker: Pat
 
 
 @pytest.mark.engine
+@pytest.mark.landing
 def test_two_processes_play_their_questions_and_learn_from_all(speaker: Path, data: Path, tmp_path: Path) -> None:
     """One of them has a search that fails: the other does not wait for its episodes."""
     shutil.copytree(data, tmp_path / "data")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
@@ -148,3 +151,48 @@ def test_a_full_table_of_files_is_said_once(caplog: pytest.LogCaptureFixture) ->
     assert [record.getMessage() for record in caplog.records] == [
         "no file descriptor is left for new connections; ulimit -n allows more"
     ]
+
+
+CHUNKS = b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("path", [b"/", b"/refused"])
+@bounded
+async def test_chunks_of_one_byte_cost_their_senders_alone(path: bytes) -> None:
+    """Between two slices the loop is free, and nothing behind a refusal is parsed: neither shows in a clock alone."""
+    async with served(most=400) as port:
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(100)]
+        for _, writer in held:
+            writer.write(CHUNKS % path + b"1\r\nx\r\n" * 20_000)
+        for _ in range(5):
+            assert (await asyncio.wait_for(reply(port), 5)).startswith(b"HTTP/1.1 200")
+        if path == b"/refused":
+            answers = await asyncio.gather(*(reader.read() for reader, _ in held))
+            assert all(one.startswith(b"HTTP/1.1 404") for one in answers)
+        for _, writer in held:
+            writer.transport.abort()
+
+
+STUCK = """
+import re, signal, sys
+from steprag.console import stop_guard
+from steprag.web.listening import until_stopped
+stop_guard.LATER = 0.5
+async def serving():
+    print("begun", flush=True)
+    {}
+sys.exit(until_stopped(serving(), 0.5))
+"""
+
+
+@pytest.mark.parametrize("work", ["re.match('(a|a)*b', 'a' * 60)", "sum(iter(int, 1))"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_ends_whatever_it_is_doing(work: str, number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", STUCK.format(work)], stdout=subprocess.PIPE) as service:
+        assert service.stdout
+        assert service.stdout.readline() == b"begun\n"
+        service.send_signal(number)
+        try:
+            assert service.wait(30) in (0, -signal.SIGKILL)  # `re` looks for signals
+        finally:
+            service.kill()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import re
 import resource
 import shutil
 import signal
@@ -27,6 +28,7 @@ from data_generation.config import GenerateConfig
 from indexes import open_retriever
 from indexes.addons.bm25 import Bm25Config, add_bm25
 from indexes.addons.links import add_links
+from indexes.commands.check import check_folder
 from indexes.config import IndexConfig
 from indexes.folder.manifest import read_index_manifest
 from inference.config import InferConfig
@@ -40,21 +42,23 @@ from steprag.engines.models import resolve_model
 from steprag.engines.weights import load_tokenizer
 from steprag.errors import StepragError
 from steprag.records.jsonl import write_records
+from steprag.records.sealed import FILES
 from steprag.records.training_rows import MARKS, WrongPair
-from steprag.runs.run import read_manifest
+from steprag.runs.run import checked_manifest, read_manifest
 from steprag.types import Question
 from tests.fakes import BY_ROLLOUTS, QUESTION, Endpoint, chat_reply, serve
-from tests.hostile_files import mutate, reseal
+from tests.hostile_files import mutate, mutated_bytes, reseal
 from tests.levels import SEED, rounds
 from tests.models import make_gguf
 from tests.test_people import conversations
+from tests.training_parts import train
 from tests.web_site import QUERY, web, web_file
 from training.config import TrainConfig
 
 SECONDS = 60
 """After so long a door hangs."""
-ROUNDS = rounds(6, 25, 150)
-"""Mutations a door."""
+ROUNDS, DAMAGES = rounds(6, 25, 150), rounds(100, 200, 1000)
+"""Mutations a door, and a kind of folder."""
 RUNS = ("generate", "infer", "pairs", "chat")
 
 
@@ -86,7 +90,7 @@ class DoorCase:
 
 @pytest.fixture(scope="module")
 def place(
-    world_index: Path, warm: Path, tiny: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory
+    world_index: Path, warm: Path, tiny: Path, pairs: Path, encoder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("good")
     asked = [Question(f"q{i}", f"{QUESTION} ({i})", ("lek",), {"type": "bridge", "n": [1]}) for i in (1, 2, 3)]
@@ -98,6 +102,7 @@ def place(
     add_links(index, manifest)
     shutil.copytree(warm, folder / "adapter", ignore=shutil.ignore_patterns("checkpoint-*"))
     shutil.copytree(tiny, folder / "model")
+    assert train(tiny, pairs, folder / "full", "sft", "--max_steps", "1", "--finetuning", "full") == 0
     make_gguf(folder / "model.gguf")
     conversations(folder / "chat")
     shutil.copytree(encoder, folder / "encoder")
@@ -189,6 +194,11 @@ def served_model(path: Path, place: Place) -> None:
     files = resolve_model(str(path))
     special_tokens(files)
     profile_for(PromptConfig(), files)
+
+
+def used_checkpoint(copy: Path, whole: Path) -> None:
+    del whole
+    profile_for(PromptConfig(unchecked=True), resolve_model(copy))
 
 
 def loaded_model(path: Path, place: Place) -> None:
@@ -317,6 +327,55 @@ def test_no_door_falls_over_harmful_files(name: str, place: Place, tmp_path: Pat
             error.add_note(f"door {name!r}, seed {seed}: see one_damage")
             raise
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2 << 20, "more than 2 GiB"
+
+
+def opened_index(copy: Path, whole: Path) -> None:
+    """Checks an index; where its manifest decides otherwise now, it must not open either."""
+    check_folder(copy, sample=0)
+    manifests = (read_index_manifest(folder) for folder in (copy, whole))
+    facts = [[*(getattr(one, key) for key in DECIDING), one.corpus.rows, {name: each.sha256 for name, each
+              in one.files.items()}] for one in manifests]  # fmt: skip
+    if facts[0] != facts[1]:
+        open_retriever(copy)
+        raise AssertionError("it opens")
+
+
+DECIDING = ("format", "stage", "encoder", "index", "fingerprint")
+TOKENIZER = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+UNREAD = {"manifest.json", "curves.png", "metrics.jsonl", "training_args.bin", "README.md"}
+DAMAGED: dict[str, tuple[Callable[[Path, Path], object], set[str], set[str]]] = {
+    "index": (opened_index, {"index.faiss", "vectors.faiss", "passages.jsonl"}, {"manifest.json"}),
+    "generate": (lambda copy, _: checked_manifest(copy), {"trees.jsonl", "calls.sqlite", "metrics.jsonl"}, set()),
+    "adapter": (used_checkpoint, {*TOKENIZER, "adapter_config.json", "adapter_model.safetensors"}, UNREAD),
+    "full": (used_checkpoint, {*TOKENIZER, "model.safetensors"}, UNREAD),
+}
+"""What must refuse a folder that is damaged, the files that decide, and those of which damage has no effect."""
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damage_is_found_before_it_is_used_or_has_no_effect(name: str, place: Place, tmp_path: Path) -> None:
+    """No file of an index folder, a checkpoint, or those that a run lists gives other results in silence."""
+    use, decide, unread = DAMAGED[name]
+    whole, copy, rng = place.folder / name, tmp_path / "copy", random.Random(SEED)
+    shutil.copytree(whole, copy)
+    listed = read_manifest(whole)[FILES] if name == "generate" else None
+    files = sorted(path for path in copy.rglob("*") if path.is_file() and path.stat().st_size)
+    files = [path for path in files if listed is None or path.name in listed]
+    assert decide <= {path.name for path in files}
+    for number in range(DAMAGES):
+        file = files[number % len(files)]
+        file.write_bytes(mutated_bytes(good := file.read_bytes(), rng))
+        try:
+            use(copy, whole)
+        except StepragError as error:
+            assert error.exit_code == 2
+            assert "\n" not in str(error)
+            assert listed is None or re.search(rf"{file.name}: .*steprag check --accept", str(error))
+        else:
+            assert file.name in unread, file.read_bytes()[:200]
+        file.write_bytes(good)
+    use(copy, whole)
 
 
 def test_every_reader_stands_among_the_doors(place: Place) -> None:

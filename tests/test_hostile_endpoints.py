@@ -5,6 +5,7 @@ failing four calls in ten in every way that endpoints do.
 from __future__ import annotations
 
 import asyncio
+import email.utils
 import gzip
 import json
 import random
@@ -13,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -390,9 +392,27 @@ def _read_late(seen: Counter[str], manifest: dict[str, dict[str, int]]) -> int:
 @pytest.mark.parametrize(("told", "least", "most"), [
     ("7", 7, 7), ("Mon, 01 Jan 99999 00:00:00 GMT", 0.3, 0.5), ("Mon, 01 Jan 999999999999999 00:00:00 GMT", 0.3, 0.5),
     ("soon", 0.3, 0.5), ("nan", 0.3, 0.5), ("-3", 0.3, 0.5), ("9999999", 0.3, 0.5),
+    ("3s", 3, 3), ("90", 90, 90), (" 1.5 ", 1.5, 1.5), ("2 minutes", 120, 120), ("1m30s", 90, 90), ("6ms", 0, 0.01),
+    ({"retry-after-ms": "250", "Retry-After": "7"}, 0.25, 0.25), ({"retry-after-ms": "x", "retry-after": "7"}, 7, 7),
+    ({"x-ratelimit-reset-requests": "1m30s", "x-ratelimit-remaining-requests": "0",
+      "x-ratelimit-reset-tokens": "8m", "x-ratelimit-remaining-tokens": "70"}, 90, 90),
+    ({"x-ratelimit-reset-requests": "6ms"}, 0.006, 0.006),
+    ({"X-RateLimit-Reset": "1, 1400000", "X-RateLimit-Remaining": "0, 1999"}, 1, 1),
 ])  # fmt: skip
-def test_how_long_an_endpoint_may_ask_to_wait(told: str, least: float, most: float) -> None:
-    assert least <= bounded_http.pause(0, {"Retry-After": told}) <= most
+def test_how_long_an_endpoint_may_ask_to_wait(told: str | dict[str, str], least: float, most: float) -> None:
+    headers = {"Retry-After": told} if isinstance(told, str) else told
+    assert least <= bounded_http.pause(0, headers) <= most
+
+
+def test_an_endpoint_may_name_the_moment_to_wait_for() -> None:
+    moment = time.time() + 60
+    iso = datetime.fromtimestamp(moment, UTC).isoformat().replace("+00:00", "Z")
+    for headers in (
+        {"Retry-After": email.utils.formatdate(moment, usegmt=True)},
+        {"X-RateLimit-Reset": f"{moment:.0f}"}, {"X-RateLimit-Reset": f"{1000 * moment:.0f}"},
+        {"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-reset": iso},
+    ):  # fmt: skip
+        assert 30 < bounded_http.pause(0, headers) < 62, headers
 
 
 @pytest.mark.parametrize(("words", "seconds"), [

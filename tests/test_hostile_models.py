@@ -6,6 +6,7 @@ Engines that are served to this machine want a key, so no web page can ask them.
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import threading
 import urllib.error
@@ -20,6 +21,7 @@ from fastapi import FastAPI
 from data_generation.config import GenerateConfig
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.config.load import load_config
+from steprag.console.terminal import guarded
 from steprag.engines import templates
 from steprag.engines.launch import ENGINE_KEY, EngineSpec, command
 from steprag.engines.pretrained import from_pretrained, loading
@@ -93,6 +95,32 @@ def test_a_model_folder_that_is_damaged_is_named(name: str, content: bytes, tmp_
     (folder / name).write_bytes(content)
     with pytest.raises(ConfigError, match=f"{folder} cannot be loaded: "):
         from_pretrained(AutoTokenizer if name == "tokenizer.json" else AutoModelForCausalLM, str(folder))
+
+
+@pytest.mark.parametrize(("part", "value"), [
+    ("normalizer", {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 20_000_000}),
+    ("normalizer", {"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": ""}),
+    ("pre_tokenizer", {"type": "Split", "pattern": {"Regex": "(x+x+)+y"}, "behavior": "Isolated", "invert": False}),
+])  # fmt: skip
+def test_a_tokenizer_that_ends_or_stops_the_process_is_named(
+    part: str, value: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoTokenizer
+
+    monkeypatch.setattr("steprag.engines.tokenizer_probe.SECONDS", 20)
+    folder = make_llama(tmp_path / "model", ["who?"])
+    told = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(told | {part: value}))
+    with pytest.raises(ConfigError, match=f"{folder} cannot be loaded: its tokenizer.json (ends|takes)"):
+        from_pretrained(AutoTokenizer, str(folder))
+
+
+def test_a_librarys_panic_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def panics(_: list[str]) -> int:
+        raise type("PanicException", (BaseException,), {})("called `Result::unwrap()` on an `Err` value:\nmore")
+
+    assert guarded(panics, []) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_an_error_of_ours_is_not_told_as_the_models() -> None:

@@ -105,6 +105,13 @@ def test_the_rooms_of_the_core_import_only_rooms_below_them() -> None:
     assert seen > 50
 
 
+def test_arrays_are_loaded_without_pickles() -> None:
+    for name, tree in modules().items():
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            if ast.unparse(call.func) in ("np.load", "numpy.load"):
+                assert "allow_pickle=False" in ast.unparse(call), f"{name}:{call.lineno}"
+
+
 def test_a_class_name_stands_once() -> None:
     classes = (node.name for tree in modules().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     assert [name for name, count in Counter(classes).items() if count > 1] == []

@@ -28,7 +28,7 @@ from indexes.addons.links import mentions, title_words
 from indexes.commands.build import build_index
 from indexes.corpora.readers import open_source
 from indexes.folder.manifest import read_index_manifest, write_add_on
-from indexes.ranking.rankings import Asked, Ranking, best_rows
+from indexes.ranking.rankings import Ranking, SearchKey, best_rows
 from indexes.ranking.searchers import HybridSearcher, RerankedSearcher, fuse_ranks, fuse_scores
 from indexes.rows.passage_store import PassageStore, write_passages
 from steprag.config.sections import RetrieverConfig
@@ -251,7 +251,7 @@ class Fixed:
     def load(self) -> None:
         """Nothing."""
 
-    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+    def search(self, asked: Sequence[SearchKey]) -> list[Ranking]:
         return [self._ranked[:top_k] for _, top_k in asked]
 
 

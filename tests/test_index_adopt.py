@@ -63,7 +63,7 @@ def flashrag(
 
 @pytest.mark.parametrize(("kind", "metric"), [
     ("Flat", IP), ("Flat", L2), ("IVF2,Flat", IP), ("IVF2,Flat", L2), ("HNSW8", IP), ("HNSW8", L2), ("SQ8", IP),
-    ("SQfp16", L2), ("IDMap,Flat", IP), ("IDMap,IVF2,SQ8", L2), ("OPQ4,PQ4", IP),
+    ("SQfp16", L2), ("IDMap,Flat", IP), ("IDMap,IVF2,SQ8", L2), ("OPQ4,PQ4x4", IP),
 ])  # fmt: skip
 def test_a_faiss_file_is_adopted_and_searched(
     kind: str, metric: int, corpus: Path, encoder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -79,7 +79,7 @@ def test_a_faiss_file_is_adopted_and_searched(
     assert read_index_manifest(tmp_path / "i").origin == "adopted: e5_Flat.index"
 
 
-@pytest.mark.parametrize("kind", ["Flat", "HNSW8", "PQ8"])
+@pytest.mark.parametrize("kind", ["Flat", "HNSW8", "PQ8x4"])
 def test_vectors_of_their_own_length_are_adopted_by_their_direction(
     kind: str, corpus: Path, encoder: Path, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -86,6 +87,25 @@ def test_queries_collect_while_a_batch_runs(tmp_path: Path) -> None:
     assert [len(batch) for batch in encoder.batches] == [1, MAX_BATCH, 6]
 
 
+def test_a_query_that_is_being_searched_is_not_searched_again(tmp_path: Path) -> None:
+    encoder = Letters(seconds=0.1)
+    retriever = lettered(tmp_path, encoder, WORDS)
+
+    async def run() -> list[str]:
+        first = asyncio.create_task(retriever.search("fig", 1))
+        await asyncio.to_thread(encoder.started.wait)
+        gone = asyncio.create_task(retriever.search(" fig ", 1))
+        others = [asyncio.create_task(retriever.search(word, 1)) for word in ("fig", "kiwi", "kiwi")]
+        await asyncio.sleep(0)
+        first.cancel()  # the search goes on for the others
+        gone.cancel()
+        return [(await one)[0].text for one in others]
+
+    assert asyncio.run(run()) == ["fig", "kiwi", "kiwi"]
+    assert encoder.batches == [["fig"], ["kiwi"]]
+    assert retriever.counts.searches == 5
+
+
 def test_a_cancelled_waiter_takes_nothing_from_the_others(tmp_path: Path) -> None:
     encoder = Letters(seconds=0.1)
     retriever = lettered(tmp_path, encoder, WORDS)
@@ -107,9 +127,11 @@ def test_a_failed_batch_reaches_every_waiter_and_the_next_goes_on(tmp_path: Path
         return [*failed, (await retriever.search("fig", 1))[0].text]
 
     one, other, after = asyncio.run(run())
-    assert isinstance(one, ValueError)  # as it was raised: no query is to blame, and a run ends on it
-    assert one is other
-    assert str(one).startswith("the encoder broke")
+    for error in (one, other):  # as it was raised: no query is to blame, and a run ends on it
+        assert type(error) is ValueError
+        assert str(error).startswith("the encoder broke")
+        assert any(frame.name == "encode_queries" for frame in traceback.extract_tb(error.__traceback__))
+    assert one is not other, "each waiter raises its error: one object would show the other's traceback"
     assert after == "fig"
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -126,28 +124,34 @@ def test_a_process_that_cannot_begin_says_why(corpus: Path, encoder: Path, tmp_p
         build_index(str(corpus), tmp_path / "i", given)
 
 
-def limited(size: int, *given: Any) -> subprocess.CompletedProcess[str]:
-    """A build none of whose files may grow beyond so many bytes, which is how a full disk looks."""
-    return subprocess.run(command(*given), capture_output=True, text=True, check=False,
-                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size)))  # fmt: skip
+LIMITED = """
+import json, resource, sys
+from indexes.commands.build import main
+from steprag.console.terminal import guarded
+for most, argv in json.loads(sys.argv[1]):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+    print("ended with", guarded(main, argv), file=sys.stderr)
+"""
+"""Builds none of whose files may grow beyond so many bytes, which is how a full disk looks."""
 
 
-@pytest.mark.parametrize("size", [3_000, 45_000, 60_000])
-def test_a_full_disk_leaves_the_old_index_and_is_told(
-    size: int, index: Path, corpus: Path, encoder: Path, tmp_path: Path
-) -> None:
+def test_a_full_disk_leaves_the_old_index_and_is_told(index: Path, corpus: Path, encoder: Path, tmp_path: Path) -> None:
     """The passages, the vectors or the index find no room."""
     before = {path.name: path.read_bytes() for path in index.iterdir()}
-    ended = limited(size, corpus, tmp_path / "new", encoder)
-    assert ended.returncode == 2, ended.stderr
-    assert "no room for" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert not (tmp_path / "new").exists()
-    retyped = limited(900, write_corpus(tmp_path / "small.jsonl"), index, encoder, "--type", "hnsw-sq8")
-    assert retyped.returncode == 2, retyped.stderr
+    outs = {size: tmp_path / f"new{size}" for size in (3_000, 45_000, 60_000)}
+    retyped = [*command(write_corpus(tmp_path / "small.jsonl"), index, encoder)[3:], "--type", "hnsw-sq8"]
+    builds = [*((size, command(corpus, out, encoder)[3:]) for size, out in outs.items()), (900, retyped)]
+    given = [sys.executable, "-c", LIMITED, json.dumps(builds)]
+    *said, end = subprocess.run(given, capture_output=True, text=True, check=True).stderr.split("ended with 2\n")
+    assert end == ""
+    assert len(said) == 4
+    assert all("no room for" in each for each in said[: len(outs)])
+    assert not any("Traceback" in each for each in said)
     assert {path.name: path.read_bytes() for path in index.iterdir()} == before
-    built = build_index(str(corpus), tmp_path / "new", small(encoder, shard_rows=SHARD))  # room was made
-    assert built.manifest.corpus.rows == ROWS
+    for out in outs.values():
+        assert not out.exists()
+        built = build_index(str(corpus), out, small(encoder, shard_rows=SHARD))  # room was made
+        assert built.manifest.corpus.rows == ROWS
 
 
 def test_a_kill_between_two_renames_loses_no_index(index: Path, encoder: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,50 @@ def test_a_client_that_leaves_ends_its_turn() -> None:
 
     with chat(policy, doors=doors) as served:
         asyncio.run(over_http(served, work))
+
+
+def rpc(method: str, params: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": method, "params": params, **more}
+
+
+@pytest.mark.parametrize(("id", "named", "agents", "status"), [
+    (3, 3, ("a", "a"), 202), ("x-3", "x-3", ("a", "a"), 202), (3, "3", ("a", "a"), None), (3, 4, ("a", "a"), None),
+    (3, 3, ("a", "b"), None), (3, [3], ("a", "a"), None),
+])  # fmt: skip
+def test_a_cancelled_notification_ends_the_turn_that_it_names_and_no_other(
+    id: Any, named: Any, agents: tuple[str, str], status: int | None
+) -> None:
+    policy = working(hold=True)
+    kind = {**BEARER, "Accept": "application/json, text/event-stream", "MCP-Protocol-Version": "2025-06-18"}
+    call = rpc("tools/call", {"name": "ask", "arguments": {"question": "Which currency?"}}, id=id)
+    with chat(policy, doors=doors) as served, ThreadPoolExecutor(1) as thread:
+        at = f"{served.url}/mcp"
+        asked = thread.submit(httpx2.post, at, json=call, headers={**kind, "User-Agent": agents[0]}, timeout=30)
+        wait_for(lambda: policy.begun)
+        note = rpc("notifications/cancelled", {"requestId": named})
+        told = httpx2.post(at, json=note, headers={**kind, "User-Agent": agents[1]})
+        if status is None:
+            assert not policy.cancelled
+            policy.go.set()
+        else:
+            assert told.status_code == status
+            wait_for(lambda: policy.cancelled)
+        assert ("the turn was cancelled" in asked.result().text) == (status == 202)
+    assert len(policy.begun) == (1 if status else 5)
+
+
+def test_an_id_that_two_clients_ask_with_cancels_neither() -> None:
+    policy = working(hold=True)
+    kind = {**BEARER, "Accept": "application/json, text/event-stream"}
+    call = rpc("tools/call", {"name": "ask", "arguments": {"question": "Which currency?"}}, id=3)
+    with chat(policy, doors=doors) as served, ThreadPoolExecutor(2) as threads:
+        at = f"{served.url}/mcp"
+        asked = [threads.submit(httpx2.post, at, json=call, headers=kind, timeout=30) for _ in range(2)]
+        wait_for(lambda: len(policy.begun) == 2)
+        note = rpc("notifications/cancelled", {"requestId": 3})
+        assert httpx2.post(at, json=note, headers=kind).status_code == 409
+        policy.go.set()
+        assert not any("cancelled" in one.result().text for one in asked)
 
 
 @pytest.mark.parametrize(

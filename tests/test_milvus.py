@@ -12,15 +12,18 @@ from collections.abc import Iterator
 from contextlib import aclosing
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from apps.commands import main
 from indexes.commands import upload as uploading
 from indexes.commands.build import build_index
+from indexes.encoding.encoders import Overrides, find_encoder, read_spec
 from indexes.folder.sealing import Built
 from indexes.open import open_retriever
-from indexes.retrieval.milvus import MilvusAddress, address_of
+from indexes.retrieval.milvus import CollectionFacts, CollectionIndex, FoundPassages, MilvusAddress, address_of
 from steprag.config.sections import RetrieverConfig
 from steprag.engines.launch import free_port
 from steprag.errors import ConfigError, RetrieverError
@@ -93,6 +96,32 @@ def test_a_collection_finds_what_its_flat_folder_finds(
     assert main(["index", "upload", "--index", str(folder), "--to", graph, "--type", "hnsw"]) == 0
     assert recall(graph, folder) >= 0.9
     assert fingerprint(graph) != fingerprint(folder)
+
+
+class Answers:
+    """In place of pymilvus' client: finds the same whatever is asked."""
+
+    def __init__(self, found: list[Any]) -> None:
+        self.found = found
+
+    def search(self, *_: object, **__: object) -> list[Any]:
+        return self.found
+
+
+HIT = {"distance": 0.5, "entity": {"row": 7, "id": "7", "title": "Lima", "text": "In Peru."}}
+
+
+@needs_milvus
+@pytest.mark.parametrize("reply", [
+    [[HIT]], [[HIT], [HIT], [HIT]], [[HIT], None], [[HIT], [{**HIT, "distance": float("nan")}]],
+    [[HIT], [{"distance": 0.5, "entity": {"row": 7}}]], [[HIT], [{**HIT, "distance": None}]],
+])  # fmt: skip
+def test_an_incomplete_reply_of_milvus_fails_the_search(reply: list[Any]) -> None:
+    client, place = Answers(reply), MilvusAddress("http://127.0.0.1:1", "wiki")
+    facts = CollectionFacts("f", 9, read_spec("minilm", find_encoder("minilm"), Overrides()), {}, "FLAT")
+    index = CollectionIndex(client, place, facts, FoundPassages(client, place, 9))
+    with pytest.raises(RetrieverError, match="incomplete reply"):
+        index.search(np.zeros((2, 4), np.float32), 3)
 
 
 @needs_milvus

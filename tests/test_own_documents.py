@@ -21,10 +21,11 @@ from indexes.commands.build import build_index
 from indexes.config import IndexConfig
 from indexes.corpora import documents
 from indexes.corpora.cutting import MOST, cut
-from indexes.corpora.document_list import Originals
-from indexes.corpora.document_worker import read
+from indexes.corpora.document_list import KINDS, Document, Originals
+from indexes.corpora.document_report import loss
+from indexes.corpora.document_worker import Read, cut_away, read
 from indexes.corpora.documents import DocumentsConfig
-from indexes.corpora.read_corpus import take_in
+from indexes.corpora.read_corpus import ingest
 from indexes.corpora.readers import Problem, count_rows, open_source
 from indexes.folder.manifest import read_index_manifest
 from indexes.rows.passage_store import DOCUMENTS, OFFSETS, PASSAGES, PassageStore
@@ -39,9 +40,12 @@ PICTURE = "q 99 0 0 99 0 0 cm BI /W 1 /H 1 /CS /G /BPC 8 ID \xff EI Q"
 LOCK = "<</Filter/Standard/V 1/R 2/P -4/O<" + "11" * 32 + ">/U<" + "22" * 32 + ">>>"
 
 
-def pdf(*pages: list[Text] | str, lock: str = "", packed: bool = False) -> bytes:
+HELVETICA = "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"
+
+
+def pdf(*pages: list[Text] | str, lock: str = "", packed: bool = False, font: str = HELVETICA) -> bytes:
     """A PDF of these pages: texts, or a page's own drawing; packed, as most programs write them."""
-    bodies = ["<</Type/Catalog/Pages 2 0 R>>", "", "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>", lock or "null"]
+    bodies = ["<</Type/Catalog/Pages 2 0 R>>", "", font, lock or "null"]
     for page in pages:
         drawn = page if isinstance(page, str) else "".join(
             f"BT /F {size} Tf {x} {y} Td ({words}) Tj ET\n" for x, y, size, words in page)  # fmt: skip
@@ -144,13 +148,19 @@ COLUMNWISE = {
     "numbers, a cell missing, text around": (
         AROUND[0] + column(72, "Rank", "Clerk", "Head", "Boss") + column(200, "Days", "30", "", "40")
         + column(300, "N", "1", "2", "4") + AROUND[1],
-        "Here is what each of us earns in a year, by rank.\nRank | Days | N\nClerk | 30 | 1\nHead | 2\nBoss | 40 | 4\n"
-        "The text goes on below."),
+        "Here is what each of us earns in a year, by rank.\nRank | Days | N\nClerk | 30 | 1\nHead |  | 2\n"
+        "Boss | 40 | 4\nThe text goes on below."),
     "cells of several lines": (
         column(72, "Rank", "Clerk", "Boss", apart=30) + column(200, "Work", top=700)
         + column(200, "Files letters and notes", "of everybody else here", top=670, apart=13)
         + column(200, "Signs", top=640),
         "Rank | Work\nClerk | Files letters and notes of everybody else here\nBoss | Signs"),
+    "cells that wrap between rules": (
+        "".join(f"{a} m {b} l S " for a, b in (("70 710", "300 710"), ("70 670", "300 670"), ("70 650", "300 650"), (
+            "70 650", "70 710"), ("160 650", "160 710"), ("300 650", "300 710")))
+        + "".join(f"BT /F 11 Tf {x} {y} Td ({said}) Tj ET " for x, y, said in (
+            (75, 696, "Long cell"), (75, 680, "of two lines"), (170, 688, "7"), (75, 655, "b"), (170, 655, "8"))),
+        "Long cell of two lines | 7\nb | 8"),
     "two tables": (column(72, "K", "a", "b") + column(200, "V", "1", "2") + column(72, "L", "c", "d", top=500)
                    + column(200, "W", "3", "4", top=500), "K | V\na | 1\nb | 2\nL | W\nc | 3\nd | 4"),
     "prose in two columns": (lines(*PROSE[0]) + lines(*PROSE[1], x=310), " ".join([*PROSE[0], *PROSE[1]])),
@@ -201,9 +211,9 @@ FORMATS = [
     ("book.epub", zipped(**BOOK), [(", One", "First."), (", Two", "Second.")]),
     ("talk.pptx", zipped(**SLIDES), [(", p. 1, Goals", "Sell more.")]),
     ("haus.odt", zipped(**{"content.xml": ODT}), [(", Haus", "Ein Satz.")]),
-    ("page.HTML", HTML, [("", "Soup of the day."),
+    ("page.HTML", HTML, [(", T", "Soup of the day."),
                          (", Menu & hours", "Open daily at noon.\nx = 1\ny = 2\nDay | Hour\nMon Tue | 12")]),
-    ("notes.md", MARKDOWN, [(", Tirana", "A capital. Of Albania.\n# no heading")]),
+    ("notes.md", MARKDOWN, [(", Tirana", "x\nA capital. Of Albania.\n# no heading")]),
     ("plain.txt", "#1 of all – café.\r\n\r\nMore.".encode("cp1252"), [("", "#1 of all – café.\nMore.")]),
 ]  # fmt: skip
 
@@ -219,6 +229,132 @@ def test_headings_pages_and_tables_reach_the_passages(
         Passage(f"deep/{name}#{number}", f"{name}{title}", text) for number, (title, text) in enumerate(expected, 1)
     ]
     assert count_rows(open_source(str(tmp_path / "deep" / name))) == (len(expected), True)
+
+
+SONG = (
+    "<</Type/Font/Subtype/Type0/BaseFont/STSong-Light/Encoding/UniGB-UCS2-H/DescendantFonts[<</Type/Font/Subtype/"
+    "CIDFontType0/BaseFont/STSong-Light/CIDSystemInfo<</Registry(Adobe)/Ordering(GB1)/Supplement 0>>>>]>>"
+)
+WRAPPED = pdf("".join(f"BT /F 11 Tf 72 {y} Td <{text.encode('utf-16-be').hex()}> Tj ET "
+                      for y, text in ((700, "每年有大"), (686, "批游客来"), (672, "此参观。"))), font=SONG)  # fmt: skip
+FORM = b"""%PDF-1.4
+1 0 obj<</Type/Catalog/Pages 2 0 R/AcroForm<</Fields[5 0 R 6 0 R]>>/Outlines 8 0 R>>endobj
+2 0 obj<</Type/Pages/Count 1/Kids[3 0 R]>>endobj
+3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Contents 4 0 R/Annots[5 0 R 6 0 R 7 0 R]/Resources<</Font<<
+/F<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>>>>>>>endobj
+4 0 obj<</Length 40>>stream
+BT /F 11 Tf 72 700 Td (Surname:) Tj ET  \nendstream endobj
+5 0 obj<</Type/Annot/Subtype/Widget/FT/Tx/T(s)/V(Oyelaran)/Rect[140 695 300 712]/P 3 0 R>>endobj
+6 0 obj<</Type/Annot/Subtype/Widget/FT/Btn/T(member)/V/Yes/AS/Yes/AP<</N<</Yes 4 0 R/Off 4 0 R>>>>/Rect[140 600 150 610]
+/P 3 0 R>>endobj
+7 0 obj<</Type/Annot/Subtype/FreeText/Contents(Typed by hand)/Rect[72 400 200 420]>>endobj
+8 0 obj<</First 9 0 R/Last 9 0 R/Count 1>>endobj
+9 0 obj<</Title(An outline)/Parent 8 0 R>>endobj
+trailer<</Root 1 0 R>>"""
+NUMBERS = [[f"{row}", f"{row * 1.37:.2f}", f"{row * 71}"] for row in range(1, 121)]
+"""A table over four pages: nothing but numbers, and its head on each of them."""
+PRINTED = [row for at in range(0, 120, 30) for row in [["No", "Weight", "Price"], *NUMBERS[at : at + 30]]]
+TABLE = pdf(*([(72.0 + 90 * x, 800.0 - 18 * y, 10.0, cell) for y, row in enumerate(PRINTED[at : at + 31])
+               for x, cell in enumerate(row)] for at in range(0, 124, 31)))  # fmt: skip
+PAGED = pdf(*([(72, 810, 9, "Visits"), (72, 700, 11, f"Yes. {name}"), (72, 686, 11, "No."), (300, 20, 9, f"- {n} -")]
+              for n, name in enumerate(("Oslo", "Lima", "Kyiv"), 7)))  # fmt: skip
+W = "xmlns:w='http://schemas.openxmlformats.org/wordprocessingml/2006/main' xmlns:m='http://schemas.openxmlformats.org/m'"
+DOWN = "<w:tcPr><w:vMerge{}/></w:tcPr>"
+POOLS = [[(DOWN.format(" w:val='restart'"), "North"), ("", "Monday"), ("", "8-12"), ("", "")],
+         [(DOWN.format(""), ""), ("", "Tuesday"), ("", ""), ("", "14-18")]]  # fmt: skip
+KINSHIP = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+
+
+def related(**parts: str) -> str:
+    """Relations of an Office part: kinds and where they lead, by id."""
+    links = "".join(f"<R Id='{kind}' Type='{KINSHIP}/{kind}' Target='{target}'/>" for kind, target in parts.items())
+    return f"<Rs>{links}</Rs>"
+
+
+MERGED = "".join("<w:tr>" + "".join(f"<w:tc>{down}{SAID.format('', text)}</w:tc>" for down, text in row) + "</w:tr>"
+                 for row in POOLS)  # fmt: skip
+NOTED = word(
+    f"<w:tbl>{MERGED}</w:tbl><w:p><w:r><w:t>Said</w:t><w:footnoteReference w:id='2'/></w:r><w:del><w:r><w:delText>"
+    f"unsaid words</w:delText></w:r></w:del><m:oMath {W}><m:f><m:num><m:r><m:t>a</m:t></m:r></m:num><m:den><m:r><m:t>"
+    "bc</m:t></m:r></m:den></m:f></m:oMath></w:p>",
+    **{"word/_rels/document.xml.rels": related(footnotes="notes.xml", header="top.xml", oleObject="a.bin"),
+       "word/notes.xml": f"<w:n {W}><w:footnote w:id='2'>{SAID.format('', 'By whom.')}</w:footnote></w:n>",
+       "word/top.xml": f"<w:hdr {W}>{SAID.format('', 'Top secret')}</w:hdr>"},
+)  # fmt: skip
+CHART = ("<c:c xmlns:c='c'><c:ser><c:tx><c:v>East</c:v></c:tx><c:cat><c:pt idx='0'><c:v>Q1</c:v></c:pt></c:cat>"
+         "<c:val><c:pt idx='0'><c:v>10.5</c:v></c:pt></c:val></c:ser></c:c>")  # fmt: skip
+TALK = zipped(**SLIDES, **{
+    "ppt/slides/_rels/slide7.xml.rels": related(notesSlide="../notes.xml", chart="../charts/c.xml"),
+    "ppt/notes.xml": f"<p:n {A}><p:sp><a:p><a:t>Speak up.</a:t></a:p></p:sp></p:n>",
+    "ppt/charts/c.xml": CHART})  # fmt: skip
+CELLS = ("<w><sheetData><row r='1'><c r='A1' t='s'><v>0</v></c><c r='B1' s='1'><v>0.09</v></c>"
+         "<c r='C1' s='2'><v>11767</v></c><c r='D1' s='3'><v>2134</v></c></row><row r='2'><c r='C2'><f>A1</f></c>"
+         "<c r='D2' t='b'><v>1</v></c></row></sheetData><m><mergeCell ref='A1:A2'/></m></w>")  # fmt: skip
+BOOK_OF_CELLS = zipped(**{
+    "xl/workbook.xml": "<w xmlns:r='r'><sheets><sheet name='Rates' r:id='s' state='hidden'/></sheets></w>",
+    "xl/_rels/workbook.xml.rels": "<R><L Id='s' Target='worksheets/a.xml'/><L Id='t' Target='sharedStrings.xml'/>"
+                                  "<L Id='f' Target='styles.xml'/></R>",
+    "xl/sharedStrings.xml": "<s><si><t>Ada</t><rPh><t>eida</t></rPh></si></s>", "xl/worksheets/a.xml": CELLS,
+    "xl/styles.xml": "<s><numFmts><numFmt numFmtId='164' formatCode='00000'/></numFmts><cellXfs><xf/><xf numFmtId='9'/>"
+                     "<xf numFmtId='14'/><xf numFmtId='164'/></cellXfs></s>"})  # fmt: skip
+SHEET = ("<o xmlns:table='t' xmlns:text='x'><body><spreadsheet><table:table table:name='Pools'><table:table-row>"
+         "<table:table-cell table:number-rows-spanned='2'><text:p>North</text:p></table:table-cell><table:table-cell>"
+         "<text:p>8-12</text:p></table:table-cell></table:table-row><table:table-row><table:covered-table-cell/>"
+         "<table:table-cell table:number-columns-repeated='2'/><table:table-cell><text:p>14</text:p></table:table-cell>"
+         "</table:table-row></table:table></spreadsheet></body></o>")  # fmt: skip
+PAGE = """<title>Tabs</title><h1>Tabs</h1><script type='application/ld+json'>{"a": "b"}</script>
+<div hidden>Another panel.</div><!-- a remark --><template>A template.</template>
+<p><ruby>漢<rp>(</rp><rt>kan</rt>字<rt>ji</rt></ruby> E = <math><msup><mi>m</mi><mn>2</mn></msup></math>
+<table><tr><td rowspan=2>A<td colspan=2>1<td>2<tr><td><td><td>3<table><tr><td>x<td>y</table></table>
+<details><summary>More</summary>Inner</details><img alt='A red fox'><input type=checkbox checked> Yes
+<aside>soft\xadly ﬁne</aside>"""
+WHOLE = {
+    "numbers.pdf": (TABLE, "\n".join(" | ".join(row) for row in PRINTED), []),
+    "paged.pdf": (PAGED, "Yes. Oslo No.\nYes. Lima No.\nYes. Kyiv No.", ["header and footer lines"]),
+    "form.pdf": (FORM, "Surname: Oyelaran\n[x] member\nTyped by hand", ["bookmarks"]),
+    "chinese.pdf": (WRAPPED, "每年有大批游客来此参观。", []),
+    "gbk.txt": ("西湖位于浙江省杭州市。\n每年".encode("gbk"), "西湖位于浙江省杭州市。每年", []),
+    "utf-16.txt": ("Plain words without a mark.".encode("utf-16-le"), "Plain words without a mark.", []),
+    "broken.txt": ("ä ö ü ".encode() * 20 + b"\xff", None, ["broken letters"]),
+    "pools.docx": (NOTED, "North | Monday | 8-12\nNorth | Tuesday |  | 14-18\nSaid a/(bc)\nBy whom.\nTop secret",
+                   ["deleted text", "embedded files"]),
+    "talk.pptx": (TALK, "Goals\nSell more.\n| East\nQ1 | 10.5\nSpeak up.", []),
+    "rates.xlsx": (BOOK_OF_CELLS, "Rates\nAda | 9% | 1932-03-19 | 02134\nAda |  |  | TRUE",
+                   ["formulas without a stored value"]),
+    "pools.ods": (zipped(**{"content.xml": SHEET}), "Pools\nNorth | 8-12\nNorth |  |  | 14", []),
+    "names.csv": (b'name;note\nAda;"a; b"\n;x\n', "name | note\nAda | a; b\n| x", []),
+    "rich.rtf": (b"{\\rtf1\\ansi Caf\\'e9 \\b noir\\b0.\\par Two.}", "Café noir.\nTwo.", []),
+    "rule.md": (b"---\n\nFirst.\n\n---\n\nSecond.\n\n[^1]: Noted\n", "First.\nSecond.\n[^1]: Noted", []),
+    "yaml.md": (b"---\ntitle: Whole\ndate: 2020-01-02\n---\nText.\n", "Whole\ndate: 2020-01-02\nText.", []),
+    "toml.md": (b"+++\ntitle = 'Whole'\ntags = ['x']\n+++\nText.\n", "Whole\ntags = ['x']\nText.", []),
+    "json.md": (b'{\n"title": "Whole"\n}\nText.\n', "Whole\nText.", []),
+    "tabs.html": (PAGE.encode(), "Tabs\nAnother panel.\n漢字 (kanji) E = m^2\nA | 1 |  | 2\nA |  |  | 3 x, y\nMore\n"
+                  "Inner\nA red fox [x] Yes\nsoftly fine", ["JSON-LD", "comments in the markup", "templates"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_all_that_a_file_holds_is_read_or_named(name: str, tmp_path: Path) -> None:
+    content, text, left = WHOLE[name]
+    (tmp_path / name).write_bytes(content)
+    told = read(str(tmp_path / name), KINDS[Path(name).suffix])
+    assert told.problems == []
+    assert text in (None, "\n".join(said for _, _, said in told.blocks))
+    assert sorted(one[0] for one in told.left) == left
+
+
+def test_what_no_reader_and_no_chunker_keeps_is_named_with_its_first_words() -> None:
+    lost, title = "lost words " * 20, "a.pdf, p. 1, Head"
+    seen = Read(blocks=[("p", 1, "Kept words.")])
+    seen.account([(1, "Kept words."), (2, lost)])
+    blocks = [("h", 1, "Head"), ("p", 1, "Kept words."), ("p", 2, lost)]
+    assert seen.left == cut_away(blocks, [(title, "Kept words.")], "a.pdf")
+    assert [(kind, page, words[:10], letters) for kind, page, words, letters, _ in seen.left] == [
+        ("text", 2, "lost words", 180)]  # fmt: skip
+    named = loss(Document("a.pdf", letters=seen.letters, left=seen.left))
+    assert named
+    assert (named.place, named.kind) == ("a.pdf, p. 2", "95% of its text stands in no passage")
+    assert cut_away(blocks[:2], [(title, "Kept words.")], "a.pdf") == []
 
 
 def lying(content: bytes, says: int = 2**31 - 1, place: int = 24) -> bytes:
@@ -289,14 +425,14 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
     assert source.documents
     assert [one.path for one in source.documents.gave if one.bytes and not one.sha256] == ["huge.txt"], "not hashed"
     assert [item.text for _, item in found if isinstance(item, Passage)] == ["A cover sheet.", "The last one."]
-    taken = take_in(source, store, 0.0)
+    taken = ingest(source, store, 0.0)
     said = capsys.readouterr().err
     assert (taken.rows, taken.skipped["type"], taken.skipped["scanned"]) == (2, 9, 1)
     assert "index: documents: 31, of 10,003 pages; left out: blocks of navigation 1, repeated passages 1\n" in said
     assert "files of other types are not read: .png 1" in said
     assert "2 of 3 pages, from p. 2 on, are pictures without text" in (store / "skipped.jsonl").read_text()
     with pytest.raises(DataError, match="lines above say why no document gives any text"):
-        take_in(open_source(str(folder / "torn.pdf")), store, 0.0)
+        ingest(open_source(str(folder / "torn.pdf")), store, 0.0)
     with pytest.raises(ConfigError, match="is a pipe, a socket or a device; a corpus is read twice"):
         open_source(str(folder / "pipe.pdf"))
     with pytest.raises(ConfigError, match=r"holds no corpus files .* and no documents .*\.pdf"):
@@ -330,7 +466,7 @@ def test_damaged_parts_and_odd_names_are_this_documents_own(tmp_path: Path) -> N
         assert kinds["shut.txt"] == kinds["shut"] == "unreadable"
     assert "died" not in kinds.values()
     assert "Now 120 EUR 99 EUR." in [item.text for _, item in found if isinstance(item, Passage)]
-    assert take_in(open_source(str(folder)), store, 0.0).skipped["link"] == 1
+    assert ingest(open_source(str(folder)), store, 0.0).skipped["link"] == 1
 
 
 def test_thousands_of_pages_and_of_empty_files_are_read_to_the_last(tmp_path: Path) -> None:
@@ -339,7 +475,7 @@ def test_thousands_of_pages_and_of_empty_files_are_read_to_the_last(tmp_path: Pa
     (docs / "long.pdf").write_bytes(pdf(*(lines(f"word {word}.") for word in words)))
     for number in range(3000):
         (docs / f"{number:04}.txt").touch()
-    taken = take_in(open_source(str(docs), DocumentsConfig(seconds=250)), tmp_path, 0.0)
+    taken = ingest(open_source(str(docs), DocumentsConfig(seconds=250)), tmp_path, 0.0)
     assert taken.skipped == {"empty": 3000}
     with PassageStore(tmp_path) as store:
         passages = list(map(store.read, range(taken.rows)))
@@ -353,8 +489,8 @@ while head := sys.stdin.buffer.read(4):
     path = json.loads(sys.stdin.buffer.read(struct.unpack(">I", head)[0]))["path"]
     if "hangs.txt" in path: time.sleep(600)
     if "kills.txt" in path: os._exit(9)
-    told = {"blocks": [["p", 0, path[-6:]]], "pages": 0, "dropped": {}, "problems": []}
-    if "lies.txt" in path: told["blocks"] = [["x", "y"]]
+    told = {"passages": [["", path[-6:]]], "pages": 0, "left": [], "problems": []}
+    if "lies.txt" in path: told["passages"] = [["x"]]
     if "grows.txt" in path: open(path, "a").write("more")
     reply = json.dumps(told).encode()
     sys.stdout.buffer.write(struct.pack(">I", len(reply)) + reply)
@@ -375,12 +511,10 @@ def test_a_document_that_hangs_or_kills_its_reader_is_named(tmp_path: Path, monk
 
 
 BUILT = """
-import signal
 from pathlib import Path
 from indexes.commands.build import build_index
 from indexes.config import IndexConfig
 from indexes.corpora import documents
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 documents.WORKER, documents.usable_cores = Path("worker.py"), lambda: 1
 build_index("docs", Path("killed"), IndexConfig(encoder="none"))
 """
@@ -484,3 +618,21 @@ def test_an_update_reads_and_encodes_what_changed(
     (docs / "0.md").unlink()
     build(update=True, type="hnsw-sq8")
     assert rows("i")[0] == expected[1:], "nothing is read"
+
+
+def test_a_document_is_cut_within_the_bounds_in_which_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = Path(documents.__file__).parents[1]
+    for name in ("web/extraction_worker.py", "corpora/document_worker.py", "corpora/cutting.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(package / name, tmp_path / name)
+    with (tmp_path / "corpora/cutting.py").open("a") as cutting:
+        cutting.write("import time\nown = cut_rows\n")
+        cutting.write("cut_rows = lambda blocks, path: own(blocks, path) if path != 'hangs.txt' else time.sleep(99)\n")
+    monkeypatch.setattr(documents, "WORKER", tmp_path / "corpora/document_worker.py")
+    (tmp_path / "docs").mkdir()
+    for name in ("hangs", "read"):
+        (tmp_path / "docs" / f"{name}.txt").write_text("Lima is a city.")
+    items = [item for _, _, item in open_source(str(tmp_path / "docs"), DocumentsConfig(seconds=3.0)).items()]
+    assert [item.kind if isinstance(item, Problem) else item.text for item in items] == ["slow", "Lima is a city."]

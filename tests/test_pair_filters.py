@@ -18,15 +18,19 @@ from apps.commands import main as steprag
 from preference.build import main
 from preference.candidates import in_circles
 from preference.config import FilterConfig, LabelConfig
+from preference.facts import facts_about
 from preference.filters import checks, content_reader
+from preference.labels.estimates import outcomes
+from preference.labels.spre import spre
 from preference.pairs_folder import push
+from preference.report.leakage import NAMED
 from preference.report.reward_diagnostics import RewardDiagnostics, half_means
-from preference.rewards import spre
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_records, write_records
 from steprag.records.training_rows import Pair, Ranking, StepLabel, Trajectory
 from steprag.runs.run import read_manifest
+from steprag.scores.stats import ClusteredShare, share_interval, wilson
 from steprag.tree import Tree
 from steprag.types import Message, Question
 from tests.fakes import BY_ROLLOUTS, QUESTION, ScriptedPolicy, answer, by_turn, evidence, query
@@ -70,8 +74,6 @@ def kept(chosen: str, rejected: str = "x") -> Pair:
 
 CUT, RAMBLE = query("b").removesuffix("</query>"), "So the answer is so. So the answer is lek. So the answer is here."
 KNOWS, ADA = query("When did Ada LOVELACE live?"), told(f"Question: Whose?\n{evidence('It was Ada Lovelace.')}")
-FRENCH = query("capitale de l'Albanie", "Je dois d'abord savoir quelle est la capitale de ce pays.")
-ENGLISH = query("capital of Albania", "I first need to know what the capital of that country is.")
 MONEY, ASKED = query("money of Albania"), told("Question: money of Albania\nSearch or answer.")
 SEARCHED = told(f"Question: money of Albania\n{MONEY}\n{evidence('None')}\nSearch or answer.")
 EURO = told(f"Question: Lek or dinar?\n{evidence('It is the Euro.')}")
@@ -86,9 +88,6 @@ EURO = told(f"Question: Lek or dinar?\n{evidence('It is the Euro.')}")
     ("leaked", pair(query("Adam Lovelace"), query("b")), True),  # whole words only
     ("leaked", pair(KNOWS, query("b"), prompt=ADA), True),  # it was read before
     ("leaked", pair(answer("Ada Lovelace"), query("b"), action="answer"), True),
-    ("empty", kept("None"), False),
-    ("english", pair(FRENCH, ENGLISH), False),
-    ("english", pair(ENGLISH, ENGLISH), True),
     ("repeating", answers(answer("lek", RAMBLE)), False),
     ("repeating", answers(answer("sol"), answer("lek", RAMBLE)), True),  # it may be rejected, not preferred
     ("repeating", answers(answer("lek", "So the answer is here.")), True),  # with the lead, two times
@@ -255,20 +254,12 @@ def test_the_preset_makes_exactly_the_published_pairs(tmp_path: Path, varied: li
     assert report["config"]["pairs"]["unbroken"] is True
 
 
-def test_caps_of_cells_and_lengths(tmp_path: Path, varied: list[Tree]) -> None:
+def test_a_cap_keeps_as_many_pairs_as_it_says(tmp_path: Path, varied: list[Tree]) -> None:
     trees = trees_file(tmp_path / "run", varied[:40])
     free, _ = build(trees, tmp_path / "free", "--pairs.per_node", "none")
-    capped, report = build(trees, tmp_path / "capped", "--pairs.per_node", "none", "--balance.by", "[action,depth]",
-                           "--balance.most", "5")  # fmt: skip
-    cells = Counter((found.action, found.rejected_action, found.depth) for found in capped)
-    assert max(cells.values()) == 5
-    assert cells.keys() == {(found.action, found.rejected_action, found.depth) for found in free}
-    assert rules(report)["cap of a cell"] == (len(free), len(capped))
-    few, _ = build(trees, tmp_path / "few", "--pairs.per_node", "none", "--balance.most", "5")
-    assert len(few) == 5 < len(free), "one cell where nothing tells cells apart"
-    _, report = build(trees, tmp_path / "even", "--pairs.per_node", "none", "--balance.length", "true")
-    lengths = report["pairs"]["lengths"]
-    assert lengths["chosen_is_shorter"] == lengths["chosen_is_longer"] > 0
+    capped, report = build(trees, tmp_path / "capped", "--pairs.per_node", "none", "--balance.most", "5")
+    assert len(capped) == 5 < len(free)
+    assert rules(report)["cap"] == (len(free), 5)
 
 
 def test_every_product_and_its_provenance(tmp_path: Path, varied: list[Tree]) -> None:
@@ -333,21 +324,48 @@ def test_an_interrupted_build_leaves_the_old_files(
 
 def test_credit_counts_agreement_and_contrast(varied: list[Tree]) -> None:
     """A judge who scores answers by their F1 agrees with the rollouts on every two answers."""
-    credit = RewardDiagnostics(LabelConfig(), TRANSCRIPT)
+
+    def taken(grown: list[Tree]) -> dict[str, Any]:
+        credit = RewardDiagnostics()
+        for tree in grown:
+            credit.add(facts_about(tree, TRANSCRIPT), outcomes(tree, LabelConfig()))
+        return credit.report()
+
     wrong = search(ScriptedPolicy(lambda prompt, draw: answer("no")), rollouts=2)
     trees = [*map(judged_by_f1, varied[:12]), wrong]
-    for tree in trees:
-        credit.add(tree, spre(tree, LabelConfig()))
-    report = credit.report()
+    report = taken(trees)
     assert report["trees"]["without_contrast"]["count"] == 13
     assert report["trees"]["all wrong"] >= 1
     assert report["trees"]["mixed"] >= 1
     answers = [row for row in report["agreement"] if row["signals"] == "rollouts, judge" and row["action"] == "answer"]
     assert answers
     assert all(row["share"] == 1.0 for row in answers)
-    rewarded = [e for tree in trees for e in spre(tree, LabelConfig())[1:] if e is not None]
+    rewarded = [e for tree in trees for e in spre(facts_about(tree, TRANSCRIPT), LabelConfig())[1:] if e is not None]
     assert sum(row["steps"] for row in report["steps"]) == len(rewarded)
     assert sum(map(sum, report["reward_against_judge"])) > 0
+    rows = taken([max(trees, key=lambda tree: len(tree.nodes))])["agreement"]
+    assert max(row["count"] for row in rows) > 1
+    assert all((row["low"], row["high"]) == wilson(row["share"], 1) for row in rows), "one tree, however many siblings"
+
+
+@pytest.mark.parametrize(("trees", "alike"), [
+    ([(1, 1), (1, 0)] * 50, (50, 100)),  # one comparison a tree: as Wilson has it
+    ([(8, 4), (8, 4), (8, 5)] * 20, (260, 480)),  # trees that are as alike as chance makes them: no narrower than that
+    ([(10, 10), (10, 0)] * 50, (50, 100)),  # trees agree in all or in nothing: a tree is one comparison
+    ([(10, 10)] * 6, (6, 6)),  # nothing tells how alike comparisons of a tree are
+    ([(40, 30)], (0.75, 1)),
+])  # fmt: skip
+def test_comparisons_of_one_tree_are_not_counted_as_if_they_were_of_many(
+    trees: list[tuple[int, int]], alike: tuple[float, int]
+) -> None:
+    told = ClusteredShare()
+    for place, (count, hits) in enumerate(trees):
+        for number in range(count):
+            told.add(place, number < hits)
+    hits, count, interval = told.interval()
+    assert (count, hits) == tuple(map(sum, zip(*trees, strict=True)))
+    assert interval == pytest.approx(wilson(alike[0] / alike[1], alike[1]), abs=1e-2)
+    assert wilson(0.25, 40) == pytest.approx(share_interval(10, 40))
 
 
 def judged_by_f1(tree: Tree) -> Tree:
@@ -435,6 +453,39 @@ def test_leakage_is_found_by_id_words_and_near_duplicates(
     assert not any(other == "b" and kind in ("text", "ngram") for kind, _, other in by_kind)
     assert any("PopQA" in warning for warning in found["warnings"])
     assert "PopQA" in (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_leakage_names_every_question_that_holds_the_words_and_every_question_that_they_are_of(
+    tmp_path: Path, varied: list[Tree]
+) -> None:
+    """A text in the rows of three questions once counted for the first; of two equal runs of words the last counted."""
+    words = "one two three four five six seven eight nine ten eleven twelve thirteen"
+    folder = tmp_path / "out"
+    trees = [replace(varied[1], question=replace(varied[1].question, id=name)) for name in "abc"]
+    build(trees_file(tmp_path / "run", trees), folder, "--products", "[steps]", "--filters.duplicates", "false")
+    rows = [json.loads(line) for line in (folder / "steps.train.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["completion"] = [{"role": "assistant", "content": f"Well, {words}."}]
+    (folder / "steps.train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    asked = [f"{words} {end}?" for end in ("begin", "begin", "end")]
+    asked += [f"{words} many {number}" for number in range(NAMED)]
+    other = [{"id": "o1", "question": QUESTION, "golden_answers": ["x"]}, {"id": "o2", "question": QUESTION + "?",
+             "golden_answers": ["x"]}]  # fmt: skip
+    for name, questions in (("dev", [{"id": f"e{i}", "question": text, "golden_answers": ["x"]}
+                                     for i, text in enumerate(asked)]), ("other", other)):  # fmt: skip
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in questions))
+    files = [str(tmp_path / f"{name}.jsonl") for name in ("dev", "other")]
+    assert steprag(["pairs", "leakage", "--pairs", str(folder), "--against", *files, "--leakage.encoder", "none"]) == 0
+    found = json.loads((folder / "leakage.json").read_text())
+    by_kind = {(match["kind"], match["question_id"], match["evaluation_id"]) for match in found["matches"]}
+    assert {("ngram", name, f"e{place}") for name in "abc" for place in range(3)} <= by_kind
+    assert {("text", name, place) for name in "abc" for place in ("o1", "o2")} <= by_kind
+    assert [file["found"] for file in found["files"]] == [
+        {"id": 0, "text": 0, "ngram": 3, "embedding": 0}, {"id": 0, "text": 3, "ngram": 3, "embedding": 0},
+    ]  # fmt: skip
+    named = [match for match in found["matches"] if match["file"] == "dev.jsonl" and match["question_id"] == "a"]
+    assert len(named) == NAMED
+    assert {match["shared_by"] for match in named} == {len(asked)}, "more are not named, but counted"
 
 
 def test_the_cut_off_counts_the_tokens_of_the_model_to_be_trained(tmp_path: Path, varied: list[Tree]) -> None:

@@ -241,6 +241,7 @@ def test_rows_that_are_no_pairs_are_kept_with_a_reason(tmp_path: Path) -> None:
         {**rows[0], "input": "Tell me", "prompt": f"System: {SYSTEMS['start']}\nUser: Tell me"},
     ]  # fmt: skip
     file.write_text("\ufeff" + json.dumps([*rows, *broken]), encoding="utf-8")
+    (tmp_path / "lines.json").write_text("\n".join(map(json.dumps, [*rows, *broken])))
     assert import_main([str(file), "--out", str(tmp_path / "out"), "--validation", "0"]) == 0
     refused = lines(tmp_path / "out/refused.jsonl")
     assert [row["row"] for row in refused] == list(range(4, 12))
@@ -251,6 +252,9 @@ def test_rows_that_are_no_pairs_are_kept_with_a_reason(tmp_path: Path) -> None:
         "chosen", "prompt is not instruction and input", "chosen and rejected are the same text",
         "the user turn has another form"]  # fmt: skip
     assert {"row", "reason", *FIELDS} == refused[-1].keys()
+    assert sum(one["count"] for one in read_manifest(tmp_path / "out")["left_out"]) == 8
+    assert import_main([str(tmp_path / "lines.json"), "--out", str(tmp_path / "again"), "--validation", "0"]) == 0
+    assert lines(tmp_path / "again/refused.jsonl") == refused
 
 
 @pytest.mark.parametrize(("text", "problem"), [
@@ -258,6 +262,8 @@ def test_rows_that_are_no_pairs_are_kept_with_a_reason(tmp_path: Path) -> None:
     ("[1]", "row 1: expected an object, found int"),
     ('[{"instruction": 3', ":1: not JSON"),
     ("[]", "no row shows a prompt"),
+    ('{"instruction": "x", "input": "", "chosen": "a", "rejected": "b"}', "no field 'prompt' .*preferences between"),
+    ('[{"messages": []}]', "no field 'instruction' .the row is of instruction data: steprag pairs instruct"),
 ])  # fmt: skip
 def test_other_files_are_refused_with_the_row(tmp_path: Path, text: str, problem: str) -> None:
     (tmp_path / "x.json").write_text(text)

@@ -13,8 +13,9 @@ from apps.commands import main
 from inference.predictions import read_predictions
 from steprag.records.jsonl import read_json, read_records, write_records
 from steprag.records.training_rows import HumanPair, Pair
+from steprag.records.turns import Turn
 from steprag.runs.run import open_run, read_manifest
-from steprag.types import Message, Question, Turn
+from steprag.types import Message, Question
 from tests.chat_parts import WORK, WritingPolicy, chat, scripted
 from tests.fakes import WORLD, answer, chat_reply, query, serve
 from tests.indexing import hybrid_index

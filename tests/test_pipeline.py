@@ -271,7 +271,7 @@ def test_an_unfinished_run_is_told_from_a_whole_one(start: Start, tmp_path: Path
     assert main(["evaluate", "--predictions", str(run)]) == 0
     assert "unfinished the run did not come to its end" in capsys.readouterr().out
     assert main(["compare", str(run)]) == 2
-    assert f"{run} was not run to its end (budget): run it again to go on" in capsys.readouterr().err
+    assert f"{run} was not run to its end (budget): run it again to continue" in capsys.readouterr().err
     assert main(["compare", str(run), "--force"]) == 0
 
 
@@ -560,10 +560,10 @@ def test_a_stop_at_dollars_is_calm_and_told_in_one_bill(
 @pytest.mark.parametrize("signals", [1, 2])
 def test_ctrl_c_is_calm_and_told_in_one_bill(start: Start, questions: Path, tmp_path: Path, signals: int) -> None:
     """Also where a second one comes before the first has ended the run."""
-    run, heard = tmp_path / "run", "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    run = tmp_path / "run"
     with retriever_service() as service, serve(partial(metered, seconds=0.1)) as endpoint:
-        words = ["generate", *options(endpoint, questions, Path("index"), run, "--index", service, *PRICED)]
-        command = [sys.executable, "-c", f"{heard}; from apps.commands import main; raise SystemExit(main({words}))"]
+        command = [sys.executable, "-m", "apps.commands", "generate"]
+        command += options(endpoint, questions, Path("index"), run, "--index", service, *PRICED)
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
             try:
                 wait_for(lambda: len(endpoint.requests) > 60 or child.poll() is not None)
@@ -577,7 +577,7 @@ def test_ctrl_c_is_calm_and_told_in_one_bill(start: Start, questions: Path, tmp_
         assert child.returncode == 130
         assert "Traceback" not in said
         assert "never retrieved" not in said
-        assert said.endswith("steprag: interrupted; run the same command again to go on\n")
+        assert said.endswith("steprag: interrupted; run the same command again to continue\n")
         assert {"done", "total", "seconds", "left_seconds", "calls", "usd", "at"} == far.keys()
         assert far["total"] == 12
         calls, finished, wait = billed(said, run)

@@ -19,9 +19,10 @@ from inference.scoring.scores import score
 from steprag.agent.compliance import compliance, over_time, together, written
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_records, write_json, write_records
+from steprag.records.turns import Turn, Verdict
 from steprag.runs.run import open_run
-from steprag.scores.metrics import bleu, bleu_signature, rouge_l
-from steprag.types import Found, Prediction, Step, Turn, Usage, Verdict
+from steprag.scores.words import bleu, bleu_signature, rouge_l
+from steprag.types import Found, Prediction, Step, Usage
 from tests.fakes import Endpoint, chat_reply, serve
 from tests.viewing import answered_run
 

@@ -24,7 +24,7 @@ from data_generation.config import GenerateConfig
 from data_generation.generate import search_all, search_identity
 from steprag.agent.open import open_agent
 from steprag.batch.journal import JOURNAL, Journal
-from steprag.batch.worklist import Slots
+from steprag.batch.worklist import WorkerPlan
 from steprag.config.load import load_config
 from steprag.errors import DataError, PolicyRefused, StepFormatError, StepragError
 from steprag.records.jsonl import read_records
@@ -133,7 +133,7 @@ def searched(
     notes.mkdir(exist_ok=True)
     opening = partial(open_deadly, index=service, deaths=deaths or {}, notes=notes)
     order, models = [question.id for question in asked()], {"policy": config.policy}
-    on_ray = Slots(slots, opening, "world", order, models) if slots else None
+    on_ray = WorkerPlan(slots, opening, "world", order, models) if slots else None
     with open_run(out, "generate", identity=search_identity(config), config=config.model_dump()) as run:
         asyncio.run(search_all(run, asked(), config, open_agent(config, DictRetriever()), None, on_ray))
 

@@ -22,7 +22,7 @@ from apps.reproduce.stages import Pipeline, stage
 from apps.viewer.folders import open_folders
 from inference.scoring.runs_compared import read_run
 from steprag import atlas
-from steprag.config.load import RECIPES
+from steprag.config.recipes import RECIPES
 from steprag.records.jsonl import read_records
 from steprag.runs.run import is_done, read_manifest
 from steprag.tree import Tree
@@ -56,9 +56,8 @@ def test_the_demo_leaves_runs_that_every_command_reads(tmp_path: Path, capsys: p
     assert main(["demo", "--out", str(out), "--tests", "0"]) == 2
     assert main(["demo", "--out", str(tmp_path / "few"), *SMALL, "--questions", "1", "--calls", "1"]) == 2
     assert "give more --questions or --calls" in capsys.readouterr().err
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell's background ignores it
     pages = f"from apps.demo.demo import show; show([['view', {str(out)!r}, '--port', '0']] * 2)"
-    with subprocess.Popen([sys.executable, "-c", f"{heard}; {pages}"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", pages], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         links = {process.stdout.readline() for _ in range(2)}
         process.send_signal(signal.SIGINT)

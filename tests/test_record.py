@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,12 @@ import pytest
 import uvicorn
 
 from apps import commands
-from apps.record.record import COMPLETIONS, CallRecorder, record_app
+from apps.record.record import COMPLETIONS, CallRecorder, leads_out, record_app
 from data_generation.interop.recorded import CallFolder, RecordedCall, outcome_of
 from steprag.errors import ConfigError
 from steprag.net.bounded_http import BoundedClient
 from steprag.net.hosts import listen, url_of
+from steprag.policy.streams import ChunkedReply
 from steprag.records.jsonl import LineJournal, read_records, write_records
 from steprag.tree import Tree
 from tests.chat_parts import streaming_endpoint
@@ -36,6 +39,53 @@ TOOLS = [{"type": "function", "function": {"name": "search", "description": "Fin
     "type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}}}]  # fmt: skip
 QUESTION = "Which currency is used in Albania?"
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+
+
+def piece(name: str | None, arguments: object, **more: Any) -> dict[str, Any]:
+    """A piece of a tool's call, as a stream has it."""
+    return {"function": {"arguments": arguments, **({} if name is None else {"name": name})}, **more}
+
+
+CALL, OTHER = '{"query": "a"}', '{"query": "b"}'
+TWO = [("search", CALL), ("search", OTHER)]
+
+
+@pytest.mark.parametrize(("pieces", "calls"), [
+    ([piece("search", CALL, id="1", index=0), piece("search", OTHER, id="2", index=0)], TWO),  # Ollama
+    ([piece("search", CALL, id="1"), piece("search", OTHER, id="2")], TWO),
+    ([piece("search", CALL), piece("search", OTHER)], TWO),
+    ([piece("search", CALL, index=0), piece("search", OTHER, index=0)], TWO),
+    ([piece("search", CALL, index=None), piece("fetch", "{}", index=None)], [("search", CALL), ("fetch", "{}")]),
+    ([[piece("search", CALL), piece("search", OTHER)]], TWO),
+    ([piece("search", "", id="1", index=0), piece(None, CALL[:5], index=0), piece(None, CALL[5:], index=0),
+      piece("search", "", id="2", index=0), piece("", OTHER, id="", index=0)], TWO),
+    ([piece("search", "", id="1"), piece(None, CALL[:5]), piece(None, CALL[5:]), piece("search", "", id="2"),
+      piece(None, OTHER)], TWO),
+    ([piece("search", CALL[:5], id="1", index=0), piece("search", CALL[5:], id="1", index=0)], TWO[:1]),
+    ([piece("search", CALL[:5], index=0), piece("search", CALL[5:], index=0)], TWO[:1]),
+    ([piece("sea", "", id="1", index=0), piece("rch", "", index=0), piece(None, CALL, index=0)], TWO[:1]),
+    ([piece("search", CALL, id="1", index=0), piece("search", CALL, id="1", index=0)], TWO[:1]),  # repeated at the end
+    ([piece("search", "", id="1", index=0), piece("search", "", id="2", index=1), piece(None, CALL, index=0),
+      piece(None, OTHER, index=1)], TWO),
+    ([piece("search", {"query": "a"}, index=0)], TWO[:1]),
+    ([piece("search", "", id="1", index=0), piece("fetch", "", id="2", index=0)], [("search", ""), ("fetch", "")]),
+])  # fmt: skip
+def test_calls_that_a_stream_gives_one_index_or_none_stay_apart(
+    pieces: list[Any], calls: list[tuple[str, str]]
+) -> None:
+    chunks = ChunkedReply()
+    for one in pieces:
+        chunks.add({"choices": [{"index": 0, "delta": {"tool_calls": one if isinstance(one, list) else [one]}}]})
+    told = chunks.reply()["choices"][0]["message"]["tool_calls"]
+    assert [(call["function"]["name"], call["function"]["arguments"]) for call in told] == calls
+
+
+def test_a_call_of_the_older_form_is_put_together_too() -> None:
+    chunks = ChunkedReply()
+    for told in ({"name": "search", "arguments": CALL[:5]}, {"arguments": CALL[5:]}):
+        chunks.add({"choices": [{"index": 0, "delta": {"function_call": told}}]})
+    (call,) = chunks.reply()["choices"][0]["message"]["tool_calls"]
+    assert call["function"] == {"name": "search", "arguments": CALL}
 
 
 @contextmanager
@@ -115,6 +165,47 @@ def test_an_agent_with_tools_is_recorded_as_it_ran(tmp_path: Path) -> None:
     assert KEY not in (tmp_path / "calls.jsonl").read_text()
 
 
+def test_calls_of_no_tool_are_warned_of_while_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = [("search", "{"), ("searchsearch", CALL + OTHER), ("search", CALL)]
+    calls = [{"id": str(n), "type": "function", "function": {"name": name, "arguments": told}}
+             for n, (name, told) in enumerate(odd)]  # fmt: skip
+    reply = completion({"role": "assistant", "content": None, "tool_calls": calls})
+    asked = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": TOOLS}
+    with serve(lambda _: (200, reply)) as endpoint, recorder(endpoint.url, tmp_path) as url:
+        for _ in range(2):
+            assert httpx2.post(f"{url}/chat/completions", json=asked).status_code == 200
+        assert httpx2.post(f"{url}/chat/completions", json={**asked, "tools": 7}).status_code == 200
+    told = capsys.readouterr().err
+    assert told.count("record: a reply calls 'searchsearch', and its request offers search\n") == 1
+    assert told.count("record: the arguments of a call of 'search' are not a JSON object") == 1
+    assert "a reply calls 'search', and its request offers no tool" in told
+    assert len(kept(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(("encoding", "pack", "read"), [
+    ("gzip", gzip.compress, True), ("deflate", zlib.compress, True), ("br", lambda body: body, False),
+    ("gzip", lambda body: gzip.compress(body)[:-9], False),
+])  # fmt: skip
+def test_a_packed_request_passes_as_it_is(
+    encoding: str, pack: Callable[[bytes], bytes], read: bool, tmp_path: Path
+) -> None:
+    seen: list[tuple[str | None, bytes]] = []
+
+    class Upstream(Replying):
+        def do_POST(self) -> None:
+            seen.append((self.headers.get("Content-Encoding"), self.given()))
+            self.reply(completion({"role": "assistant", "content": "lek"}))
+
+    asked = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
+    body = pack(json.dumps(asked).encode())
+    headers = {"Content-Encoding": encoding, "Content-Type": "application/json"}
+    with listening(Upstream) as upstream, recorder(f"{upstream}/v1", tmp_path) as url:
+        assert httpx2.post(f"{url}/chat/completions", content=body, headers=headers).status_code == 200
+    assert seen == [(encoding, body)]
+    (row,) = kept(tmp_path)
+    assert (row["request"] == asked, row["error"] is None) == (read, read)
+
+
 def test_a_stream_passes_byte_for_byte_and_is_put_together_with_its_calls(tmp_path: Path) -> None:
     def chunks(request: dict[str, Any]) -> Iterator[Any]:
         def chunk(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
@@ -166,6 +257,24 @@ def test_what_the_upstream_refuses_passes_as_it_is_and_a_try_again_is_a_call_of_
     assert (lost.status_code, lost.json()["error"]["code"]) == (502, "upstream")
     assert [row["status"] for row in kept(tmp_path)] == [500, 200, 404, 502]
     assert KEY not in (tmp_path / "calls.jsonl").read_text()
+
+
+@pytest.mark.parametrize("path", [
+    "/v1/../stats", "/v1/%2e%2e/stats", "/v1/.%2E/stats", "/v1/x/../../stats", "/v1/..%2fstats",
+    "/v1/x%2F..%2f..%2fstats",
+    "/v1//stats", "/v1/%2fstats", "/v1/..\\stats", "/v1/x%5c..%5C..%5cstats", "/v1/./x", "/v1/%252e%252e/stats",
+    "/v1/..;x/stats", "/v1/.%09./stats", "/v1/%ef%bc%8e%ef%bc%8e/stats", "/%761/x", "/v1/x#/..",
+    f"/v1/%{'25' * 9}2e./x",
+])  # fmt: skip
+def test_no_path_leads_out_of_v1(path: str, tmp_path: Path) -> None:
+    with serve(lambda _: (200, {"stats": 1})) as endpoint, recorder(endpoint.url, tmp_path) as url:
+        for method in ("GET", "POST"):
+            with socket.create_connection(url.removeprefix("http://").removesuffix("/v1").split(":")) as client:
+                head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+                client.sendall(head.encode())
+                assert client.recv(100).split(b" ")[1] in (b"404", b"400"), path
+        assert endpoint.requests == []
+    assert not any(map(leads_out, ("/v1/models/meta%2Fllama%203/", "/v1/chat/completions", "/v1/")))
 
 
 def test_a_client_that_leaves_a_stream_leaves_a_call_that_is_not_learnt(tmp_path: Path) -> None:

@@ -315,10 +315,8 @@ def test_a_stage_in_a_lane_writes_a_log_and_fails_by_name(tmp_path: Path) -> Non
 def test_ctrl_c_ends_what_runs_in_the_lanes(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
-        "import signal\n"
         "from pathlib import Path\n"
         "from apps.reproduce.stages import Pipeline, Stage\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background jobs ignore it
         f"out = Path({str(tmp_path)!r})\n"
         "class Serving(Pipeline):\n"
         "    def run(self, stage, cores):\n"

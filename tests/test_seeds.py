@@ -1,17 +1,13 @@
-"""What the three published projects describe, line by line, and what shows that it runs here: `docs/seeds.md` is made
-of these rows (`STEPRAG_ACCEPT=1 python -m tests.test_seeds`).
-"""
+"""What the three published projects describe, line by line (`docs/seeds.md`), and what shows that it runs here."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,156 +34,18 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "seeds.md"
 
 
-@dataclass(frozen=True)
-class SeedLine:
-    """`line`: what is typed or promised, shortened. `here`: what it is called here. `proof`: the test that shows it, as
-    `file::test`, or a case in a file's table.
-    """
-
-    line: str
-    here: str
-    proof: str
+PROOFS = dict(line.split("\t") for line in Path(__file__).with_name("seeds.tsv").read_text("utf-8").splitlines())
+"""By the line of the page, the test that shows it: `file::test`, or a case in a file's table."""
 
 
-HERE = "test_seeds"
-SEEDS = {
-    "ReasonRAG": (
-        SeedLine("python inference.py --dataset_name hotpotqa --model X --", "the same line; `steprag infer`",
-                 f"{HERE}::test_reasonrag_s_inference_line_is_typed_as_it_stands"),
-        SeedLine("python data_generation.py --dataset_name popqa --model gpt-4o", "the same line; `steprag generate`",
-                 f"{HERE}::test_reasonrag_s_generation_lines_are_typed_as_they_stand"),
-        SeedLine("python -m flashrag.retriever.index_builder …", "`python -m indexes.index_builder …`",
-                 f"{HERE}::test_flashrag_s_builder_gives_the_vectors_of_its_arithmetic"),
-        SeedLine("download RAG_ProGuide", "`steprag pairs import hub:reasonrag/RAG_ProGuide`",
-                 f"{HERE}::test_the_published_pairs_come_from_the_hub_with_the_prompts_that_are_shipped"),
-        SeedLine("the published checkpoint", "`--config reasonrag`",
-                 f"{HERE}::test_the_published_checkpoint_is_asked_with_its_own_prompts"),
-        SeedLine("the published LoRA adapter", "`--config reasonrag-lora`",
-                 f"{HERE}::test_the_published_adapter_is_served_from_the_hub"),
-        SeedLine("HotpotQA, 2Wiki, PopQA, MuSiQue, Bamboogle", "`--dataset_name`",
-                 "test_datasets::test_a_named_set_comes_from_the_hub_and_is_kept"),
-        SeedLine("Wikipedia's dump as a corpus", "`index build --corpus *.xml.bz2`",
-                 "test_index_corpora::test_a_wikipedia_dump_becomes_passages_of_100_words"),
-        SeedLine("an index that FlashRAG built", "`index adopt`",
-                 "test_index_adopt::test_a_faiss_file_is_adopted_and_searched"),
-        SeedLine("MCTS of 64 rollouts, GPT-4o as judge", "`--config reasonrag` of `generate`",
-                 "test_search::test_the_published_preset_repeats_the_published_loop"),
-        SeedLine("pairs of siblings by SPRE", "`pairs --preset reasonrag`",
-                 "test_preference::test_spre_is_the_mean_over_the_answers_below_by_visits"),
-        SeedLine("llamafactory-cli train qwen_dpo.yaml", "`train --config qwen2.5-7b-dpo`",
-                 "test_llamafactory::test_run_writes_files_follows_the_log_and_takes_over_the_adapter"),
-        SeedLine("dataset_info.json for LLaMA-Factory", "`pairs export --format llamafactory`",
-                 "test_pair_formats::test_llamafactory_keeps_every_row"),
-        SeedLine("EM and F1", "`infer`", "test_metrics::test_scores_are_the_official_scripts"),
-    ),
-    "Agentic-RAG-R1": (
-        SeedLine("plan, reasoning, backtrack, summary, tool, conclusion", "`--prompt.profile stack`",
-                 "test_stack::test_it_is_played_over_http_by_search_and_inference"),
-        SeedLine("custom agent tools", "a tools file: functions, MCP",
-                 "test_tools::test_an_agent_uses_tools_and_no_call_is_made_twice"),
-        SeedLine("accuracy + format + RAG accuracy by RAGAS", "`grpo.rewards`",
-                 "test_grpo_rewards::test_a_run_is_rewarded_by_verdicts_that_are_paid_once"),
-        SeedLine("TC-RAG as rollout generator", "`--uncertainty`",
-                 "test_best_of::test_an_uncertain_answer_waits_until_what_was_read_makes_it_certain"),
-        SeedLine("MedQA: format and answers, a model as judge", "`infer --dataset_name medqa`, `score judge`",
-                 "test_datasets::test_both_agents_answer_in_medqas_form_with_every_question_in_the_denominator"),
-        SeedLine("the whole row from one script", "`bash scripts/stack_row.sh`",
-                 f"{HERE}::test_the_memory_stack_s_row_is_one_script"),
-        SeedLine("LoRA", "`train --config atlas-grpo`", "test_grpo::test_equal_runs_are_equal_and_the_reference_holds"),
-        SeedLine("ArtSearch (Elasticsearch)", "`--index elastic://HOST/INDEX`",
-                 "test_elastic::test_a_query_is_one_search_over_the_fields"),
-        SeedLine("service/chat_server.py", "`steprag serve`",
-                 "test_chat_openai::test_the_openai_package_reads_steps_answer_sources_and_usage"),
-        SeedLine("a 32B model's memory from its config.json", "`plan train --model FOLDER`",
-                 "test_training_plan::test_a_model_is_planned_by_its_config_alone"),
-        SeedLine("32B on two 80 GB GPUs", "`plan train --devices 2`",
-                 "test_training_plan::test_32_billion_weights_fit_two_gpus"),
-        SeedLine("GRPO on a base in 4 bits", "`train --stage grpo --quantization nf4`",
-                 "test_grpo::test_a_base_in_few_bits_plays_and_learns"),
-        SeedLine("DeepSpeed ZeRO-2 and ZeRO-3 for GRPO", "`train --stage grpo --deepspeed zero2`",
-                 "test_grpo::test_sharded_processes_learn_what_whole_ones_do"),
-        SeedLine("knowledge-graph search", "a tools file: triples",
-                 "test_graph::test_a_thing_is_found_by_its_name_and_by_sparql"),
-        SeedLine("service/chat_client.py", "`steprag chat URL`",
-                 "test_talk::test_a_terminal_talks_to_a_service"),
-        SeedLine(".env", "`--env FILE`",
-                 "test_talk::test_an_environment_file_gives_what_the_environment_lacks"),
-    ),
-    "AGENT-RAG": (
-        SeedLine("corpus, FAISS, search", "`index build`",
-                 "test_index_types::test_every_type_finds_what_exact_search_finds"),
-        SeedLine("a notebook from index to trained agent", "[tour.ipynb](tour.ipynb)",
-                 "test_tour::test_the_blocks_of_the_tour_run_in_order_within_a_running_loop"),
-        SeedLine("checkpoints, resume", "`train` again",
-                 "test_training::test_killed_run_goes_on_to_the_same_weights"),
-        SeedLine("DuckDuckGo, 20 results to 5 by MiniLM", "`configs/web/ddgs.yaml`",
-                 "test_web::test_passages_are_ranked_by_the_encoder_of_the_local_index"),
-        SeedLine("a streaming page with trace and sources", "`steprag serve`",
-                 "test_chat::test_a_turn_is_told_step_by_step_and_equals_what_infer_predicts"),
-        SeedLine("BERTScore, ROUGE-L, BLEU, lengths", "`score evaluate`",
-                 "test_quality::test_evaluate_tells_every_figure_with_n_interval_and_definition"),
-        SeedLine("format compliance", "`score evaluate`",
-                 "test_quality::test_completions_are_counted_by_action_and_reason"),
-        SeedLine("right tags around nothing do not pay", "the default `grpo.rewards`",
-                 "test_grpo_rewards::test_a_right_bare_episode_beats_every_wrong_ornate_one"),
-        SeedLine("loss and reward curves", "`steprag view`",
-                 "test_view_api::test_curves_survive_what_training_and_kills_leave"),
-        SeedLine("<start_working_out>…<SOLUTION>", "a grammar in YAML",
-                 "test_extend::test_every_stage_plays_a_grammar_of_ones_own"),
-        SeedLine("SFT on Alpaca's rows", "`train --stage sft`",
-                 "test_extend::test_instruction_data_become_steps_of_any_grammar"),
-        SeedLine("format: exact +3, approximate +0.5", "`format_tiers` of `grpo.rewards`",
-                 "test_grpo_rewards::format_tiers"),
-        SeedLine("keywords and connectors in the reasoning", "`keywords`, `connectors`",
-                 "test_grpo_rewards::keywords"),
-        SeedLine("−1 for a low ROUGE-L", "`rouge_floor`", "test_grpo_rewards::rouge_floor"),
-        SeedLine("KL to the reference, logged without a weight", "`--grpo.log_kl true`", "test_grpo::kl"),
-        SeedLine("8-bit AdamW", "`--optim adamw_8bit`", "test_training::adamw_8bit"),
-        SeedLine("TensorBoard", "`--report_to '[tensorboard]'`", "test_training::tensorboard"),
-        SeedLine("modes chat, reasoning, search", "`serve --mode`",
-                 "test_talk::test_old_and_other_words_name_modes"),
-        SeedLine("an adapter per mode", "`steprag serve`",
-                 "test_talk::test_each_mode_is_answered_by_its_own_adapter"),
-        SeedLine("routing between talk and question", "`auto`",
-                 "test_talk::test_messages_are_told_apart_and_no_question_of_atlas_is_talk"),
-        SeedLine("ten turns of memory", "`steprag serve`",
-                 "test_talk::test_the_last_exchanges_that_fit_are_remembered"),
-        SeedLine("POST /generate {query, mode}, GET /api/health", "the same",
-                 "test_talk::test_generate_answers_in_one_request"),
-        SeedLine("length and token distributions", "`score lengths`",
-                 "test_training_plan::test_lengths_of_questions_and_rows_are_told_and_drawn"),
-    ),
-}  # fmt: skip
-ROWS = [pytest.param(row, id=f"{seed}: {row.line}") for seed, rows in SEEDS.items() for row in rows]
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_every_row_is_shown_by_a_test(row: SeedLine) -> None:
-    file, _, name = row.proof.partition("::")
-    assert re.search(rf'(def |"){name}\b', (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8")), row.proof
-
-
-def page() -> str:
-    """The rows as a page."""
-    text = (
-        "# The seeds, line by line\n\nThree published projects are what StepRAG was asked to be: ReasonRAG"
-        " (wlzhang2020/ReasonRAG), Agentic-RAG-R1\n(jiangxinke/Agentic-RAG-R1) and AGENT-RAG. A row has a line of their"
-        " documents, what it is here, and the test that\nshows it. `tests/test_seeds.py` holds the rows and makes this"
-        " page.\n\nFlashRAG's flags: [indexes.md](indexes.md#flashrags-flags)."
-        " The memory stack's row, with its figures:\n"
-        "[figures/stack-row.md](figures/stack-row.md).\n"
-    )
-    for seed, rows in SEEDS.items():
-        text += f"\n## {seed}\n\n| line | here | test |\n|---|---|---|\n"
-        for row in rows:
-            line = f"`{row.line}`" if row.line.startswith(("python ", "llama", "POST", "<", "service/")) else row.line
-            shown = row.proof.partition("::")[0]
-            text += f"| {line} | {row.here} | {shown} |\n"
-    return text
-
-
-def test_the_page_is_made_of_the_rows() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "STEPRAG_ACCEPT=1 python -m tests.test_seeds"
+def test_every_row_of_the_page_is_shown_by_a_test_of_the_file_that_it_names() -> None:
+    rows = [row.strip("| \n").split(" | ") for row in PAGE.read_text("utf-8").splitlines() if row.startswith("| ")]
+    shown = {row[0].strip("`"): row[-1] for row in rows if row[-1] != "test"}
+    assert shown.keys() == PROOFS.keys()
+    for line, proof in PROOFS.items():
+        file, _, name = proof.partition("::")
+        assert file == shown[line]
+        assert re.search(rf'(def |"){name}\b', (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8")), proof
 
 
 COMMIT = "c" * 40
@@ -481,7 +339,3 @@ def test_the_memory_stack_s_row_is_one_script() -> None:
         words = next(one.words for one in COMMANDS if line.startswith(one.words))
         known = sorted(known_options(words))
         assert [each for each in re.findall(r"--[a-z_.]+", line) if len(options_meant(each, known)) != 1] == [], words
-
-
-if __name__ == "__main__" and os.environ.get("STEPRAG_ACCEPT"):
-    PAGE.write_text(page(), encoding="utf-8")

@@ -21,7 +21,7 @@ import pytest
 from indexes import open_retriever
 from indexes.commands.search import search_all
 from indexes.config import LimitsConfig
-from indexes.ranking.rankings import DECIMALS, Asked, Ranking, ranking
+from indexes.ranking.rankings import DECIMALS, Ranking, SearchKey, ranking
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.remote import RemoteRetriever
 from indexes.rows.passage_store import PassageStore, write_passages
@@ -34,7 +34,7 @@ from steprag.types import Passage
 from steprag.web.app import token_of
 from steprag.web.listening import token_in
 from tests import fakes
-from tests.indexing import hybrid_index
+from tests.indexing import hybrid_index, words_index
 
 WORLD = [*fakes.WORLD, Passage("4", "", 'A passage without a title that says "Heroes".')]
 
@@ -46,14 +46,14 @@ class Words:
 
     def __init__(self, passages: Sequence[Passage] = WORLD) -> None:
         self.passages = passages
-        self.batches: list[list[Asked]] = []
+        self.batches: list[list[SearchKey]] = []
         self.started, self.go = threading.Event(), threading.Event()
         self.go.set()
 
     def load(self) -> None:
         """Nothing."""
 
-    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+    def search(self, asked: Sequence[SearchKey]) -> list[Ranking]:
         self.batches.append(list(asked))
         self.started.set()
         self.go.wait(30)
@@ -246,7 +246,7 @@ def test_a_full_queue_refuses_and_the_rest_is_answered(tmp_path: Path) -> None:
 
 def test_a_queue_that_would_take_too_long_refuses(tmp_path: Path) -> None:
     class Slow(Words):
-        def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+        def search(self, asked: Sequence[SearchKey]) -> list[Ranking]:
             threading.Event().wait(0.3)
             return super().search(asked)
 
@@ -413,6 +413,20 @@ def test_a_server_that_fails_for_a_while(monkeypatch: pytest.MonkeyPatch) -> Non
         asyncio.run(source.search("Lima", 1))
 
 
+@pytest.mark.parametrize("part", [
+    {"result": []}, {"result": [None]}, {"result": [*found("Lima")["result"], *found("Peru")["result"]]},
+    {**found("Lima"), "error": "one shard is loading"}, {**found("Lima"), "timed_out": True},
+])  # fmt: skip
+def test_a_reply_in_part_is_asked_for_again(part: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("steprag.net.bounded_http.FIRST_WAIT", 0.01)
+    replies = iter([part, found("Peru"), part, part, part])
+    with foreign(lambda _: (200, next(replies))) as endpoint:
+        source = open_retriever(endpoint.url, quick())
+        assert asyncio.run(source.search("Lima", 1))[0].title == "Peru"
+        with pytest.raises(RetrieverError, match="incomplete reply: .* .tried 3 times"):
+            asyncio.run(source.search("Lima", 1))
+
+
 @pytest.mark.parametrize(("reply", "kind", "words"), [
     ((422, {"detail": "too many"}), RetrieverError, "422 too many"),
     ((200, {"results": []}), RetrieverError, """not Search-R1's: 'result'; it begins '{"results": ..}'"""),
@@ -469,8 +483,19 @@ def process(index: Path, *options: str, **environment: str) -> Iterator[tuple[st
         child.stdout.close()
 
 
-def test_the_same_results_from_the_folder_and_from_its_service(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_has_the_results_of_its_folder_and_a_stop_answers_what_was_accepted(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queries = ["currency of Albania", "Tirana", "Heroes", "a capital", "Prices in Albania are quoted in the lek."]
+    many = [f"question number {n} about Albania and its currency, the lek" for n in range(200)]
+
+    async def stopped() -> httpx2.Response:
+        async with httpx2.AsyncClient(base_url=url, timeout=60, headers={"Authorization": "Bearer s3cret"}) as made:
+            slow = asyncio.create_task(made.post("/retrieve", json={"queries": many, "topk": 2}))
+            while (await made.get("/health")).json()["waiting"] == 0:
+                await asyncio.sleep(0.005)
+            child.send_signal(signal.SIGTERM)
+            return await slow
 
     with process(index, STEPRAG_RETRIEVER_TOKEN="s3cret") as (url, child):
         with pytest.raises(ConfigError, match="refuses the token"):
@@ -482,23 +507,7 @@ def test_the_same_results_from_the_folder_and_from_its_service(index: Path, monk
         assert isinstance(remote, RemoteRetriever)
         assert remote.fingerprint == local.fingerprint
         assert asyncio.run(search_all(remote, queries, 4)) == asyncio.run(search_all(local, queries, 4))
-        child.send_signal(signal.SIGINT)
-        assert child.wait(30) == 0
-
-
-def test_a_stop_answers_what_was_accepted(index: Path) -> None:
-    many = [f"question number {n} about Albania and its currency, the lek" for n in range(200)]
-
-    async def run() -> httpx2.Response:
-        async with httpx2.AsyncClient(base_url=url, timeout=60) as made:
-            slow = asyncio.create_task(made.post("/retrieve", json={"queries": many, "topk": 2}))
-            while (await made.get("/health")).json()["waiting"] == 0:
-                await asyncio.sleep(0.005)
-            child.send_signal(signal.SIGTERM)
-            return await slow
-
-    with process(index) as (url, child):
-        reply = asyncio.run(run())
+        reply = asyncio.run(stopped())
         assert reply.status_code == 200
         assert [len(found) for found in reply.json()["result"]] == [2] * len(many)
         assert child.wait(30) == 0
@@ -517,12 +526,14 @@ def test_what_serve_refuses(index: Path, tmp_path: Path, capsys: pytest.CaptureF
     ):
         assert guarded(main, [*argv, "--port", "0"]) == 2
         assert words in capsys.readouterr().err
-    with process(index) as (url, _):
+    with process(words_index(tmp_path, WORLD)) as (url, child):
         port = url.rsplit(":", 1)[1]
         assert guarded(main, ["--index", str(index), "--port", port]) == 2
         said = capsys.readouterr().err
         assert f"cannot listen on 127.0.0.1:{port}" in said
         assert said.endswith("; --port takes another\n")
+        child.send_signal(signal.SIGINT)
+        assert child.wait(30) == 0
 
 
 def test_a_service_for_others_is_told_by_an_address_that_they_reach() -> None:

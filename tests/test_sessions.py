@@ -94,7 +94,8 @@ def test_a_header_that_is_none_and_a_key_that_is_gone_are_refused(
 ) -> None:
     assert main(["infer", "--index", "i", "--out", "o", "--questions", "q", f"--policy.{key}", value]) == 2
     assert key in capsys.readouterr().err
-    assert load_config(GenerateConfig, None, {}, {"policy": {key: None}}) == GenerateConfig(), "as earlier runs said"
+    earlier = {"policy": {key: None}, "retriever": {"cache": None}}
+    assert load_config(GenerateConfig, None, {}, earlier) == GenerateConfig(), "as earlier runs said"
 
 
 class SkippingSelector(selectors.DefaultSelector):

@@ -50,7 +50,7 @@ def content(run: Path) -> dict[str, list[tuple[object, ...]]]:
 
 def note(path: Path, question: str, *, seed: int = 0, reply: bool = True) -> None:
     """A journal in which a call of a question was made, and answered or not."""
-    journal = Journal(path, alone=True)
+    journal = Journal(path, exclusive=True)
     journal.question(Question(question, "Who?", ("she",)))
     journal.sent(question, ("policy", "state", seed, 1))
     if reply:
@@ -59,7 +59,7 @@ def note(path: Path, question: str, *, seed: int = 0, reply: bool = True) -> Non
 
 
 def hold(path: Path, begun: Event) -> None:
-    journal = Journal(path, alone=True)
+    journal = Journal(path, exclusive=True)
     journal.sent("q0", ("policy", "state", 7, 1))
     begun.set()
     time.sleep(60)
@@ -103,12 +103,12 @@ def test_a_journal_that_another_process_has_is_waited_for_and_named(
     assert begun.wait(30)
     assert not file.with_name(f"{file.name}-shm").exists(), "memory is shared with other processes"
     with monkeypatch.context() as patch:
-        patch.setattr(database, "PATIENCE", 0.1)
+        patch.setattr(database, "BUSY_TIMEOUT", 0.1)
         with pytest.raises(JournalError, match=r"calls-a-000\.sqlite: another process has it open"):
             absorb_slots(tmp_path, ())
     end = threading.Timer(0.5, holder.kill)
     end.start()
-    with closing(Journal(file, alone=True)) as journal:
+    with closing(Journal(file, exclusive=True)) as journal:
         assert not holder.is_alive(), "two processes had the file open"
         assert (journal.lost, len(journal.calls_of("q0"))) == (1, 1)
     end.join()
@@ -127,10 +127,10 @@ def test_calls_of_slots_that_are_gone_are_not_paid_again(tmp_path: Path) -> None
     assert (run / "trees.jsonl").read_bytes() == (whole / "trees.jsonl").read_bytes()
     assert not log.read_text(), "calls were made again"
     with (
-        closing(Journal(run / JOURNAL, reading=True)) as below,
-        closing(Journal(slot_journal(run, "b", 0), alone=True, below=below)) as slot,
+        closing(Journal(run / JOURNAL, reading=True)) as base_journal,
+        closing(Journal(slot_journal(run, "b", 0), exclusive=True, base_journal=base_journal)) as slot,
     ):
-        assert slot.question(QUESTIONS[0])._known.keys() == dict(below.calls_of("q0")).keys()
+        assert slot.question(QUESTIONS[0])._known.keys() == dict(base_journal.calls_of("q0")).keys()
 
 
 @pytest.fixture

@@ -28,8 +28,9 @@ from steprag.errors import ConfigError
 from steprag.policy.open import open_policy
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_records, write_json
+from steprag.records.turns import Turn
 from steprag.records.yaml_files import read_yaml
-from steprag.types import Completion, Message, Turn
+from steprag.types import Completion, Message
 from tests.browser import browser, page_in
 from tests.chat_parts import TOKEN, WORK, WritingPolicy, chat, scripted
 from tests.test_chat_openai import asked, client

@@ -17,8 +17,8 @@ from steprag.records.jsonl import write_records
 from steprag.runs.run import read_manifest
 from steprag.types import Question
 from tests.fakes import BY_ROLLOUTS, QUESTION, chat_reply, options, serve
-from tests.models import make_tokenizer
-from tests.training_parts import QWEN2_5, Capture, lines, messages, pair_row, reply, step_row, train, write
+from tests.models import make_tokenizer, template
+from tests.training_parts import Capture, lines, messages, pair_row, reply, step_row, train, write
 from training.config import DpoSection, TrainConfig
 from training.parity import check_parity, checked_tokens
 from training.rows import Row, TokenRow, read_file, row_order
@@ -26,7 +26,7 @@ from training.rows import Row, TokenRow, read_file, row_order
 
 @pytest.fixture
 def tokenizer(tmp_path: Path) -> Any:
-    return make_tokenizer(tmp_path, [json.dumps(pair_row(n)) for n in range(20)], QWEN2_5)
+    return make_tokenizer(tmp_path, [json.dumps(pair_row(n)) for n in range(20)], template("qwen2-5"))
 
 
 @pytest.fixture

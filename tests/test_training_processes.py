@@ -114,8 +114,11 @@ def losses(folder: Path) -> list[float]:
     return [row["loss"] for row in lines(folder / "metrics.jsonl") if "loss" in row]
 
 
+LANDING = [pytest.param(stage, marks=pytest.mark.landing) for stage in ("sft", "dpo")]
+
+
 @pytest.mark.engine
-@pytest.mark.parametrize("stage", ["dpo", "critic"])
+@pytest.mark.parametrize("stage", [*LANDING, "critic"])
 def test_two_processes_learn_what_one_does(tiny: Path, pairs: Path, tmp_path: Path, stage: str) -> None:
     one, two, more = tmp_path / "one", tmp_path / "two", ["--max_steps", "5"]
     assert train(tiny, pairs, one, stage, *ONE, *more) == 0

@@ -7,7 +7,6 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -290,20 +289,14 @@ def no_reward(tree: Tree, grammar: Grammar) -> Rewards:
     return [Estimate(len(node.text) / 200, 0.0, "mine") for node in tree.nodes]
 
 
-def steps_taken(played: Any) -> int:
-    """A reward of one's own, of an episode."""
-    return len(played.episode.state.steps)
-
-
 def test_any_label_of_pairs_is_a_label_here() -> None:
     world = FactWorld(8)
     grown = tree_of(world, world.questions(3)[2], CAREFUL)
     forest = Forest(world, [grown], start_of("middle"))
-    for name, last in ((f"{__name__}:steps_taken", len(grown.nodes) - 1), ("recall", 1), ("format", 1)):
-        (told,) = named_label(name, "step")(forest)
-        assert told[0] is None
-        assert told[-1] is not None
-        assert told[-1].value == last
+    for name, last in ((f"{__name__}:no_reward", len(grown.nodes[-2].text) / 200), ("gold", 1), ("cover", 1)):
+        (told,) = named_label(name)(forest)
+        assert told[-2] is not None
+        assert told[-2].value == last
 
 
 async def my_search(tree: SearchTree, searcher: Searcher) -> Tree:
@@ -354,7 +347,7 @@ def test_rates_are_chosen_by_validation(
     (["--search", "tests.test_tunnel:nothing"], "--search: tests.test_tunnel:nothing cannot be imported"),
     (["--reward", "tests.test_tunnel:nothing"], "module 'tests.test_tunnel' has no attribute 'nothing'"),
     (["--reward", "tests.test_tunnel"], "--reward: 'tests.test_tunnel' should be module:function"),
-    (["--reward", "keyword"], "or a label of steprag pairs; did you mean 'keywords'?"),
+    (["--reward", "spree"], "or a label of steprag pairs; did you mean 'spre'?"),
     (["--reward", ":nothing"], "--reward: :nothing cannot be imported"),
 ])  # fmt: skip
 def test_wrong_options(option: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,7 @@ from apps.viewer.folders import open_folders
 from apps.viewer.listing import Listing
 from apps.viewer.series import POINTS, Series
 from preference.config import PairsStageConfig
+from preference.facts import facts_about
 from preference.pairs import build_pairs
 from preference.rewards import rewards
 from steprag.agent.grammars import TRANSCRIPT
@@ -201,14 +202,14 @@ def test_a_tree_a_node_and_its_passages(run: Path) -> None:
     assert (told["roles"], len(told["nodes"]["parent"])) == ({}, 41)
 
 
-@pytest.mark.parametrize("rule", ["evidence", "spre", "best_leaf", "gold", "gain", "reasonrag"])
+@pytest.mark.parametrize("rule", ["evidence", "spre", "first_answer", "gold", "gain", "reasonrag"])
 def test_rewards_and_fates_are_those_of_the_pairs(run: Path, rule: str) -> None:
     """A pair that no rule dropped is a pair that the rules make, and the other way round."""
     config = PairsStageConfig.model_validate({"label": {"name": rule}})
     for number, line in enumerate(shipped_lines(6), 1):
         tree = from_dict(Tree, json.loads(line), SHIPPED, number)
         told = got(f"/api/rewards?run=run&line={number}&rule={rule}", run)
-        estimates = rewards(tree, config.label, TRANSCRIPT)
+        estimates = rewards(facts_about(tree, TRANSCRIPT), config.label)
         assert told["values"] == [None if one is None else one.value for one in estimates]
         made = {(pair.chosen_node, pair.rejected_node) for pair in build_pairs(tree, "x", estimates, config.pairs)}
         filtered = {"well formed", "no answer leaked into the query", None}
@@ -218,7 +219,7 @@ def test_rewards_and_fates_are_those_of_the_pairs(run: Path, rule: str) -> None:
 
 
 def test_the_fates_follow_the_configuration_of_a_pairs_folder(run: Path, tmp_path: Path) -> None:
-    strict = pairs_of(run, tmp_path / "strict", "--pairs.match", "best", "--pairs.margin", "0.4")
+    strict = pairs_of(run, tmp_path / "strict", "--pairs.per_node", "1", "--pairs.margin", "0.4")
     like = "/api/rewards?run=run&line=1&like=strict"
     told = got(like, run, tmp_path / "strict")
     kept = {(one["chosen"], one["rejected"]) for one in told["pairs"] if one["rule"] is None}
@@ -237,7 +238,8 @@ def test_the_fates_follow_the_configuration_of_a_pairs_folder(run: Path, tmp_pat
             "the file goes by its pairs' label"
         )
     manifest = read_manifest(tmp_path / "strict")
-    manifest["config"]["reward"] = manifest["config"].pop("label")  # a folder of an earlier version
+    manifest["config"]["filters"]["english"] = False  # a folder of an earlier version
+    manifest["config"]["reward"] = {**manifest["config"].pop("label"), "of": "outcome"}  # of a still earlier one
     write_json(tmp_path / "strict/manifest.json", manifest)
     assert got(like, run, tmp_path / "strict") == told
 

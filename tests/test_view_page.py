@@ -18,13 +18,14 @@ from apps.commands import main
 from data_generation.config import GenerateConfig
 from data_generation.expand import Searcher, make_searcher
 from data_generation.growth import SearchTree, finished, root_only
-from data_generation.search import run_wave, verdict
+from data_generation.search import run_wave
+from data_generation.stopping import verdict
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config.load import load_config
 from steprag.tree import Tree
 from steprag.types import Question
-from tests.browser import browser, page_in, violations
+from tests.browser import browser, page_in, page_script, violations
 from tests.fakes import QUESTION, BelievingPolicy, DictRetriever
 from tests.viewing import (
     MARKUP,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
 expect = pytest.importorskip("playwright.sync_api", reason="no playwright: pip install -e '.[dev]'").expect
 __all__ = ["browser"]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.landing, pytest.mark.timeout(300)]
 MOST = 500
 """Elements that the page may have, whatever it shows."""
 LONG = 60_000
@@ -98,7 +99,7 @@ def chosen_node(page: Page) -> str:
     return page.inner_text(".node-name")
 
 
-def test_a_tree_by_pointer(browser: Browser, link: str) -> None:
+def test_a_tree_by_pointer_searched_filtered_coloured_and_replayed(browser: Browser, link: str) -> None:
     with page_in(browser) as page:
         at(page, link, "#/trees/trees")
         page.wait_for_selector(".tree-head h2")
@@ -112,7 +113,7 @@ def test_a_tree_by_pointer(browser: Browser, link: str) -> None:
         page.click("#steps .row:nth-child(3)")
         expect(page.locator(".node-name")).to_have_text("node 4")
         assert page.url.endswith("/2/4")
-        place, before = page.evaluate(PLACE_OF, 2), page.locator("canvas").screenshot()
+        place, before = page.evaluate(page_script("place_of"), 2), page.locator("canvas").screenshot()
         page.mouse.move(*place)
         assert hovered(page, 2)
         assert page.locator("canvas").screenshot() != before, "the words of a node stand beside it"
@@ -122,13 +123,25 @@ def test_a_tree_by_pointer(browser: Browser, link: str) -> None:
         expect(page.locator(".node-name")).to_have_text("node 2")
         assert page.locator("#steps .row[aria-selected=true]").count() == 1
         assert elements(page) < MOST
-
-
-PLACE_OF = """(id) => {
-  const { view, scene, canvas } = document.querySelector("canvas").stage;
-  const box = canvas.getBoundingClientRect();
-  return [box.x + scene.shape.x[id] * view.scale + view.x, box.y + scene.shape.y[id] * view.scale + view.y];
-}"""
+        at(page, link, "#/trees/trees/1")
+        page.fill(".tools input", "los angeles")
+        page.click("text=/Next of \\d+ steps/")
+        expect(page.locator(".node-pane")).to_contain_text("Los Angeles")
+        page.fill(".tools input", "")
+        page.select_option(".tools select >> nth=0", "answer")
+        expect(page.locator("#steps .row >> nth=0")).to_have_attribute("aria-setsize", "12")
+        page.select_option(".tools select >> nth=0", "")
+        page.select_option(".tools select >> nth=1", "gain")
+        page.click("#steps .row:nth-child(2)")
+        expect(page.locator(".node-pane .facts")).to_contain_text("reward")
+        page.click("text=Rewards under every rule")
+        page.wait_for_selector(".every-rule tbody tr")
+        assert page.locator(".every-rule tbody tr").count() == 9
+        page.locator(".replay input").evaluate("(e) => { e.value = 4; e.dispatchEvent(new Event('input')); }")
+        assert page.inner_text(".replay-words") == "5 of 41"
+        assert page.locator("#steps .row").count() == 5
+        page.click("text=Replay")
+        expect(page.locator(".replay-words")).to_have_text("41 of 41", timeout=20000)
 
 
 def test_a_tree_by_keyboard_alone(browser: Browser, link: str) -> None:
@@ -154,29 +167,6 @@ def test_a_tree_by_keyboard_alone(browser: Browser, link: str) -> None:
         page.focus("#trees")
         page.keyboard.press("ArrowDown")
         expect(page.locator(".tree-head h2")).to_contain_text("Norwegian")
-
-
-def test_search_filter_colour_and_replay(browser: Browser, link: str) -> None:
-    with page_in(browser) as page:
-        at(page, link, "#/trees/trees/1")
-        page.fill(".tools input", "los angeles")
-        page.click("text=/Next of \\d+ steps/")
-        expect(page.locator(".node-pane")).to_contain_text("Los Angeles")
-        page.fill(".tools input", "")
-        page.select_option(".tools select >> nth=0", "answer")
-        expect(page.locator("#steps .row >> nth=0")).to_have_attribute("aria-setsize", "12")
-        page.select_option(".tools select >> nth=0", "")
-        page.select_option(".tools select >> nth=1", "gain")
-        page.click("#steps .row:nth-child(2)")
-        expect(page.locator(".node-pane .facts")).to_contain_text("reward")
-        page.click("text=Rewards under every rule")
-        page.wait_for_selector(".every-rule tbody tr")
-        assert page.locator(".every-rule tbody tr").count() == 9
-        page.locator(".replay input").evaluate("(e) => { e.value = 4; e.dispatchEvent(new Event('input')); }")
-        assert page.inner_text(".replay-words") == "5 of 41"
-        assert page.locator("#steps .row").count() == 5
-        page.click("text=Replay")
-        expect(page.locator(".replay-words")).to_have_text("41 of 41", timeout=20000)
 
 
 def test_a_pair_its_nodes_its_rules_and_its_mark(browser: Browser, link: str, runs: list[Path]) -> None:
@@ -206,7 +196,7 @@ def test_a_pair_its_nodes_its_rules_and_its_mark(browser: Browser, link: str, ru
         assert page.url == place
 
 
-def test_two_runs_on_the_same_questions(browser: Browser, link: str) -> None:
+def test_two_runs_on_the_same_questions_and_curves_of_a_training(browser: Browser, link: str) -> None:
     with page_in(browser) as page:
         at(page, link, "#/after/predictions")
         page.select_option(".filters select >> nth=0", "before")
@@ -222,12 +212,8 @@ def test_two_runs_on_the_same_questions(browser: Browser, link: str) -> None:
         page.click("#predictions .row >> nth=0")
         page.wait_for_selector(".step-grid.two")
         assert page.locator(".step-grid .ending").count() == 2
-        page.wait_for_selector(".figures")
+        page.wait_for_selector(".figures", timeout=LONG)
         assert page.locator(".figures tbody tr").count() == 2
-
-
-def test_curves_and_groups(browser: Browser, link: str) -> None:
-    with page_in(browser) as page:
         at(page, link, "#/train/training")
         page.wait_for_selector(".chart canvas")
         assert page.locator(".chart").count() == 2
@@ -387,24 +373,10 @@ def test_one_file_opens_from_the_disk(browser: Browser, tmp_path: Path, runs: li
         assert float(cells(page, "Figures of the answers", "F1")[2].split()[0]) == -gain != 0
 
 
-ROWS_ON_THE_WAY = """async () => {
-  const { useRows } = await import("/page/loading.js");
-  const { html } = await import("/page/html.js");
-  const { render } = await import("/vendor/preact/preact.js");
-  const drawn = [];
-  const Rows = () => {
-    const { rows, complete } = useRows("run", "trees", 1, "");
-    drawn.push(rows.length);
-    return html`<p id="rows">${complete ? rows.length : ""}</p>`;
-  };
-  window.drawn = drawn;
-  const place = document.body.appendChild(document.createElement("div"));
-  render(html`<${Rows} />`, place);
-}"""
-
-
-def test_rows_are_not_redrawn_for_every_reply(browser: Browser, tmp_path: Path) -> None:
-    """The clock of the page stands still: the first reply is drawn and the last one."""
+def test_rows_are_not_redrawn_for_every_reply_and_each_of_a_million_can_be_reached(browser: Browser, link: str) -> None:
+    """The clock of the page stands still: the first reply is drawn and the last one. A million rows are taller
+    together than a browser draws.
+    """
 
     def answer(route: Route) -> None:
         start = int(route.request.url.rpartition("from=")[2])
@@ -413,35 +385,9 @@ def test_rows_are_not_redrawn_for_every_reply(browser: Browser, tmp_path: Path) 
                 "size": 500, "torn": False, "faults": [], "fault_count": 0}  # fmt: skip
         route.fulfill(json=told)
 
-    with viewer(made_run(tmp_path / "run", made_tree(5))) as link, page_in(browser) as page:
-        at(page, link, "#/run/trees")
-        page.route("**/api/rows/**", answer)
-        page.evaluate("performance.now = () => 1000")
-        page.evaluate(ROWS_ON_THE_WAY)
-        expect(page.locator("#rows")).to_have_text("500")
-        assert set(page.evaluate("drawn")) == {0, 10, 500}
-
-
-LONG_LIST = """async () => {
-  const { VirtualList } = await import("/page/virtual.js");
-  const { html, useState } = await import("/page/html.js");
-  const { render } = await import("/vendor/preact/preact.js");
-  const List = () => {
-    const [active, setActive] = useState(-1);
-    return html`<${VirtualList} id="long" count=${1000000} height=${76} active=${active} onActive=${setActive}
-      rowRole="option" role="listbox" aria-label="Long" style=${{ height: "400px" }} row=${(index) => index} />`;
-  };
-  const place = document.createElement("div");
-  document.body.prepend(place);
-  render(html`<${List} />`, place);
-}"""
-
-
-def test_every_row_of_a_list_of_a_million_can_be_reached(browser: Browser, link: str) -> None:
-    """Its rows are taller together than a browser draws."""
     with page_in(browser) as page:
         at(page, link, "#/trees/trees")
-        page.evaluate(LONG_LIST)
+        page.evaluate(page_script("long_list"))
         page.focus("#long")
         for key, row in (("End", "999999"), ("ArrowUp", "999998"), ("PageUp", "999994"), ("Home", "0")):
             page.keyboard.press(key)
@@ -451,9 +397,16 @@ def test_every_row_of_a_list_of_a_million_can_be_reached(browser: Browser, link:
         page.evaluate("document.getElementById('long').scrollTop = 1e9")
         expect(page.locator("#long .row").last).to_have_text("999999")
         expect(page.locator("#long .row").last).to_be_in_viewport()
+        page.route("**/api/rows/**", answer)
+        page.evaluate("performance.now = () => 1000")
+        page.evaluate(page_script("rows_on_the_way"))
+        expect(page.locator("#rows")).to_have_text("500")
+        assert set(page.evaluate("drawn")) == {0, 10, 500}
 
 
-def test_every_figure_of_two_runs(browser: Browser, link: str, runs: list[Path], tmp_path: Path) -> None:
+def test_every_figure_of_two_runs_leads_to_its_predictions_and_a_search_tells_how_it_follows_the_grammar(
+    browser: Browser, link: str, runs: list[Path], tmp_path: Path
+) -> None:
     assert main(["compare", str(runs[2]), str(runs[3]), "--out", str(tmp_path)]) == 0
     told = json.loads((tmp_path / "compare.json").read_text())["quality"]["after"]
     with page_in(browser) as page:
@@ -472,12 +425,6 @@ def test_every_figure_of_two_runs(browser: Browser, link: str, runs: list[Path],
             assert means == figure["definition"]
         assert page.locator(".chart").count() == 5  # over time, and four lengths
         assert elements(page) < MOST
-
-
-def test_an_error_leads_to_its_predictions_and_a_search_tells_how_it_follows_the_grammar(
-    browser: Browser, link: str
-) -> None:
-    with page_in(browser) as page:
         at(page, link, "#/after/quality//before")
         page.wait_for_selector("[aria-label=Errors] tr", timeout=LONG)
         assert cells(page, "Errors", "more words")[:2] == ["0 0.0 %", "1 20.0 %"]
@@ -543,22 +490,10 @@ def page(searches: Any, browser: Browser, tmp_path_factory: pytest.TempPathFacto
         yield page
 
 
-MOMENTS = """async ([run, line]) => {
-  const { growthOf, momentAt } = await import("/page/growth.js");
-  const tree = await (await fetch(`/api/tree?run=${run}&line=${line}`)).json();
-  const growth = growthOf(tree);
-  const at = (id) => momentAt(growth, tree.nodes, id);
-  return {
-    ...growth, said: tree.iterations, visits: tree.nodes.visits, value: tree.nodes.value,
-    ends: growth.iterations.map((one) => ({ ...one, ...at(one.last) })), last: at(tree.nodes.visits.length - 1),
-  };
-}"""
-
-
 @pytest.mark.parametrize("name", SEARCHES)
 def test_each_iteration_shows_what_the_search_knew(page: Page, searches: Any, name: str) -> None:
     tree, moments = searches[name]
-    told = page.evaluate(MOMENTS, ["run", 1 + list(searches).index(name)])
+    told = page.evaluate(page_script("moments"), ["run", 1 + list(searches).index(name)])
     assert (told["whole"], told["late"]) == (True, 0)
     # an iteration whose completions were all known already made no node, so nothing of it is in the tree
     made = [(now, before) for before, now in zip([(1, [], []), *moments], moments, strict=False) if now[0] > before[0]]
@@ -574,7 +509,7 @@ def test_each_iteration_shows_what_the_search_knew(page: Page, searches: Any, na
 def test_the_last_moment_is_the_tree(page: Page) -> None:
     """Of the shipped trees too, which say nothing of how they grew."""
     for line in (1, 2, 50):
-        told = page.evaluate(MOMENTS, ["trees", line])
+        told = page.evaluate(page_script("moments"), ["trees", line])
         assert told["whole"]
         assert len(told["ends"]) <= told["said"]
         for moment in (told["last"], told["ends"][-1]):

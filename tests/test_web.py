@@ -301,8 +301,12 @@ def test_each_provider_is_spoken_to_in_its_own_way(
     ([(200, HTML, b"<html>")], RetrieverError, "what is no list of results"),
     ([(200, JSON, b'{"results": 5}')], RetrieverError, "what is no list of results"),
     ([(302, {"Location": "http://127.0.0.1/"}, b"")], RetrieverError, "searxng answers 302"),
-    ([(200, JSON, b'{"results": [], "unresponsive_engines": [["google", "CAPTCHA"]]}')], RetrieverError,
-     "none of SearXNG's engines answers: .*CAPTCHA"),
+    ([(200, JSON, b'{"results": [], "unresponsive_engines": [["google", "CAPTCHA"]]}')] * 2, RetrieverError,
+     "engines of SearXNG do not answer: .*CAPTCHA.*; leave them out by web.params.engines"),
+    ([(200, JSON, b'{"results": [{"url": "http://a/"}], "unresponsive_engines": [["bing", "timeout"]]}')] * 2,
+     RetrieverError, "engines of SearXNG do not answer: .*timeout"),
+    ([(429, {"X-RateLimit-Reset": "1, 1400000", "X-RateLimit-Remaining": "1, 0"}, b"quota")], ConfigError,
+     "the plan of searxng is used up for 388.9 hours .429.: quota"),
 ])  # fmt: skip
 def test_a_search_engine_that_fails_says_why(
     replies: list[Any], error: type[StepragError], said: str, here: Web
@@ -318,6 +322,26 @@ def test_a_search_engine_that_asks_to_wait_is_asked_again(after: str, here: Web)
     here.engine = [(429, {"Retry-After": after}, b"")]
     assert here.search(QUERY)[0]
     assert here.asked.count("/search") == 2
+
+
+def test_a_search_in_part_is_made_again_and_not_kept(here: Web) -> None:
+    here.engine = [(200, JSON, b'{"results": [{"url": "http://a/"}], "unresponsive_engines": [["bing", "timeout"]]}')]
+    assert "Bank of Albania" in texts(here.search(QUERY)[0])
+    assert here.asked.count("/search") == 2
+
+
+@pytest.mark.parametrize("headers", [
+    {"X-RateLimit-Remaining": "0, 1999", "X-RateLimit-Reset": "1, 1400000"},
+    {"Retry-After": "1"}, {},
+])  # fmt: skip
+def test_searches_over_the_rate_wait_their_turn(headers: dict[str, str], here: Web) -> None:
+    here.plan = (0.2, headers)
+
+    async def ask() -> list[tuple[Passage, ...]]:
+        async with aclosing(open_retriever(here.file(concurrency=6, pages=0))) as retriever:
+            return await asyncio.gather(*(retriever.search(f"{QUERY} {n}", 2) for n in range(6)))
+
+    assert all(asyncio.run(ask()))
 
 
 class Engine:

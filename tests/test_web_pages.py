@@ -72,6 +72,8 @@ CHARSETS = [
     ("'nowhere'", "<meta charset='utf-16'>", "utf-16"),
     ("", "", "utf-8-sig"),
     ("", "", "utf-8"),
+    ("utf-8", "", "cp1251"),
+    ("", "<meta charset=utf-8>", "koi8-r"),
 ]
 
 

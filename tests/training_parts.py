@@ -17,7 +17,7 @@ import pytest
 
 from steprag.console.terminal import guarded
 from steprag.engines.models import resolve_model
-from tests.models import make_tokenizer
+from tests.models import make_tokenizer, template
 from training.config import LoraSection, TrainConfig
 from training.rows import TokenRow
 from training.train import main
@@ -27,17 +27,6 @@ Capture = pytest.CaptureFixture[str]
 Refused = Callable[..., None]
 """Checks a refusal: the fixture `refused`."""
 FAST = ["--threads", "1", "--learning_rate", "0.01", "--batch_size", "4", "--warmup", "0", "--lora.rank", "4"]
-
-QWEN2_5 = (
-    "{%- if messages[0]['role'] == 'system' %}{{- '<|im_start|>system\n' + messages[0]['content'] + '<|im_end|>\n' }}"
-    "{%- else %}{{- '<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant."
-    "<|im_end|>\n' }}{%- endif %}{%- for message in messages %}"
-    "{%- if (message.role == 'user') or (message.role == 'system' and not loop.first) "
-    "or (message.role == 'assistant') %}"
-    "{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}{%- endif %}{%- endfor %}"
-    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}"
-)
-"""Qwen2.5-Instruct's published template, without its branches for tools."""
 
 
 def messages(number: int) -> list[dict[str, str]]:
@@ -77,7 +66,7 @@ def make_qwen2(folder: Path) -> Path:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.set_num_threads(1)
-    tokenizer = make_tokenizer(folder, [json.dumps(pair_row(n)) for n in range(20)], QWEN2_5)
+    tokenizer = make_tokenizer(folder, [json.dumps(pair_row(n)) for n in range(20)], template("qwen2-5"))
     torch.manual_seed(0)
     shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}

@@ -49,7 +49,8 @@ class Web:
     """What the machine answers, and what it was asked. `hits`: what the engines find; a path is one of this site.
 
     `pages`: status, headers and body by path, or what sends them itself. `engine`: an answer that stands in for every
-    reply of the engines. `folder` and `encoder`: of web files that search here.
+    reply of the engines. `plan`: how many seconds two searches have to lie apart, and the headers of the 429 that a
+    search gets that comes sooner. `folder` and `encoder`: of web files that search here.
     """
 
     address: str = ""
@@ -58,11 +59,14 @@ class Web:
         default_factory=lambda: {"/tirana": (200, HTML, TIRANA), "/lek": (200, HTML, LEK)}
     )
     engine: list[Answer] = field(default_factory=list)
+    plan: tuple[float, dict[str, str]] = (0.0, {})
     asked: list[str] = field(default_factory=list)
     sent: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     folder: Path = Path()
     encoder: Path | None = None
+
+    _searched: float = 0.0
 
     @property
     def place(self) -> str:
@@ -84,6 +88,9 @@ class Web:
         if path in ("/search", "/res/v1/web/search"):
             given = json.loads(body) if body else {k: v[0] for k, v in parse_qs(urlsplit(handler.path).query).items()}
             self.sent.append(given)
+            soon, self._searched = time.monotonic() - self._searched < self.plan[0], time.monotonic()
+            if soon:
+                return 429, self.plan[1], b'{"error": {"code": "RATE_LIMITED"}}'
             return self.engine.pop(0) if self.engine else self._found(handler, path)
         return self.pages.get(path, (404, HTML, b"nothing here"))
 

@@ -152,9 +152,9 @@ class Device:
     share: float = 1.0
 
 
-_CARD = re.compile(r"(?P<name>.+), *(?P<mebibytes>\d+|\[.+\])")
+_CARD = re.compile(r"(?P<name>.+), *(?P<mebibytes>\d+|\[[^][]+\])")
 """A line of the query below. [N/A] stands for memory that is the machine's own (Grace, Jetson) or is not shown."""
-_SLICE = re.compile(r"^\s+(?P<profile>MIG (?:\d+c\.)?(?P<sevenths>\d+)g\.(?P<gigabytes>\d+)gb)", re.MULTILINE)
+_SLICE = re.compile(r"^[ \t]+(?P<profile>MIG (?:\d+c\.)?(?P<sevenths>\d+)g\.(?P<gigabytes>\d+)gb)", re.MULTILINE)
 """A line of `nvidia-smi -L` below its card's."""
 
 

@@ -1,7 +1,7 @@
 """`steprag adapt FOLDER`: from documents to an agent trained on them, with a proof on documents never trained on.
 
 Each stage is a command that anyone can type, with a run folder of its own below `--out`: what is finished is reused,
-an interrupted run goes on, and no call is paid twice. The agent ends in `agent`, the proof in `report.html`.
+an interrupted run resumes, and no call is paid for twice. The agent ends in `agent`, the proof in `report.html`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from apps.reproduce.stages import Contender, Pipeline, Stage, compare, stage
 from data_generation.config import GenerateConfig
 from data_generation.plan import planned
 from steprag.batch.forecast import likely_usage, most_usage
-from steprag.config.load import RECIPES, add_options, config_from, load_config, parse_arguments
+from steprag.config.load import add_options, config_from, load_config, parse_arguments
+from steprag.config.recipes import RECIPES
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Section
 from steprag.console.progress import say
 from steprag.engines.models import EMBEDDED
@@ -225,7 +226,7 @@ class Adaptation:
         for name, words in {"questions": "questions", "trees": "attempts at them, to learn from"}.items():
             manifest = read_manifest(self.out / name)
             if spent := manifest.get("spent"):
-                use = Usage(*(spent[key] for key in vars(Usage())))
+                use = Usage(**{key: spent[key] for key in vars(Usage()) if key in spent})
                 told[f"used for {words}"] = self.bill(use)
                 if name == "questions":
                     told["used for each question that passed"] = self._each(use, sum(manifest["counts"].values()))
@@ -233,7 +234,7 @@ class Adaptation:
 
     def _each(self, use: Usage, passed: int) -> str:
         """The bill of each of the questions that passed, or will."""
-        bill = self.bill(Usage(*(round(key / passed) for key in vars(use).values())), digits=4)
+        bill = self.bill(Usage(*(round(key / passed) for key in use.shown.values())), digits=4)
         return f"{bill}; {100 * passed / use.calls:.1f} such questions per 100 calls"
 
     def bill(self, use: Usage, digits: int = 2) -> str:

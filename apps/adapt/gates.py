@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 from apps.adapt.passages import PassagePath
 from preference.config import LabelConfig
-from preference.kept import found_and_kept, grounded, keeping, retrieving
-from preference.rewards import Estimate, Rewards, outcomes
+from preference.facts import facts_about, found_and_kept, keeping, retrieving, without_luck
+from preference.labels.estimates import outcomes
+from preference.rewards import Estimate, Rewards
 from steprag.agent.grammar import Grammar
 from steprag.agent.inert import neutralise, screened, without_instructions
 from steprag.agent.retriever import Retriever
@@ -85,7 +86,7 @@ class MadeQuestion:
         return len(self.passages)
 
     def asked(self) -> Question:
-        """The question with its marked passages, and the fact that each of them tells. Only of one that has a draft."""
+        """The question with its marked passages, and the fact that each states. Only of one that has a draft."""
         draft = self.draft or Draft("", "", ())
         told = zip(self.passages, draft.hops, strict=True)
         metadata = {"type": "bridge" if self.hops > 1 else "one", "hops": self.hops, "split": self.split,
@@ -201,15 +202,16 @@ def agree(said: str, answer: str) -> bool:
 
 def by_facts(tree: Tree, grammar: Grammar) -> Rewards:
     """For a step that searches, the share of the facts whose passages were found by then; for one that keeps, of those
-    that the kept text tells. Answers have their outcome, lucky ones none. Titles of documents tell nothing here.
+    that the kept text states. Answers have their outcome, lucky ones none. Titles of documents say nothing here.
     """
-    facts, searches, keeps = facts_of(tree.question), retrieving(grammar), keeping(grammar)
+    needed, searches, keeps = facts_of(tree.question), retrieving(grammar), keeping(grammar)
     worth: Rewards = []
-    answers = outcomes(grounded(tree, grammar), LabelConfig())
-    for node, answer, (found, kept) in zip(tree.nodes, answers, found_and_kept(tree, grammar), strict=True):
+    facts = facts_about(tree, grammar)
+    answers = outcomes(without_luck(facts).tree, LabelConfig())
+    for node, answer, (found, kept) in zip(tree.nodes, answers, found_and_kept(facts), strict=True):
         if node.action in searches | keeps and node.failure is None:
-            has = [fact.passage in found if node.action in searches else fact.held(found, kept) for fact in facts]
-            worth.append(Estimate(sum(has) / len(facts), 0.0, "facts"))
+            has = [fact.passage in found if node.action in searches else fact.held(found, kept) for fact in needed]
+            worth.append(Estimate(sum(has) / len(needed), 0.0, "facts"))
         else:
             worth.append(None if answer is None else Estimate(answer, 0.0, "answer"))
     return worth

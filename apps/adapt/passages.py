@@ -30,8 +30,8 @@ LONGEST = 6
 """Words of a name that is looked for in texts."""
 SPLITS = ("train", "dev", "test")
 _CAPITAL = r"[^\W\d_a-zß-öø-ÿ]"
-_RUN = re.compile(rf"{_CAPITAL}[\w'’.-]*(?: {_CAPITAL}[\w'’-]*)+")
-_ABOUT = re.compile(r"\b(?:of|in|for) (?:the )?([^,()]+)$")
+_RUN = re.compile(rf"(?<![\w'’.-]){_CAPITAL}[\w'’.-]*+(?: {_CAPITAL}[\w'’-]*+)+")
+_ABOUT = re.compile(r"\b(?:of|in|for) (?:the )?(.+)", re.DOTALL)
 _FIRST = re.compile(rf"({_CAPITAL}\w*(?: {_CAPITAL}\w*)*) [a-z]")
 _PAGE = re.compile(r"p\. \d+(?:, |$)")
 _WORD = re.compile(r"\w+")
@@ -67,7 +67,7 @@ def subjects_of(heading: str) -> set[str]:
     """The names that a passage with this heading is about, normalised: those of a title (`names_of`), and what stands
     behind its last "of" or "in", or else its first capitalised words.
     """
-    about = _ABOUT.search(heading) or _FIRST.match(heading)
+    about = _ABOUT.search(re.split(r"[,()]", heading)[-1]) or _FIRST.match(heading)
     found = names_of(heading) | ({normalise(about[1])} if about else set())
     return {name for name in found if len(name) > 2 and not name.isdigit() and name.count(" ") < LONGEST}
 

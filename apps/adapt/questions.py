@@ -1,7 +1,7 @@
 """`steprag adapt questions`: an index to questions whose path through its passages is known, in train, dev and test.
 
 Paths are drawn until every split and number of hops has its questions, or has tried often enough. Calls are
-journalled and bounded as everywhere: started again, the run goes on and pays nothing twice.
+journalled and bounded as everywhere: started again, the run resumes and pays for nothing twice.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from indexes.rows.passage_store import PassageStore
 from inference.config import GreedyConfig
 from steprag.agent.retriever import Retriever
 from steprag.batch.results import Results
-from steprag.batch.worklist import ask_each, failures_in, model_asked, run_calmly
-from steprag.config.load import PASSAGES, StageConfig, add_options, config_from, index_of, parse_arguments
+from steprag.batch.worklist import ask_all, failures_in, model_asked, run_interruptible
+from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
+from steprag.config.recipes import PASSAGES, index_of
 from steprag.config.sections import Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import Progress
 from steprag.engines.models import EMBEDDED
@@ -98,7 +99,7 @@ class QuestionsConfig(StageConfig):
             return Usage()
         times, found, reply = (2 * self.tries, FOUND, self.policy.max_tokens) if most else LIKELY
         uses = [(writers.use_of(hops, hops * found, reply), times * n) for (_, hops), n in self.quotas().items()]
-        return Usage(*(round(sum(getattr(use, key) * count for use, count in uses)) for key in vars(Usage())))
+        return Usage(*(round(sum(getattr(use, key) * count for use, count in uses)) for key in Usage().shown))
 
 
 def main(argv: list[str]) -> int:
@@ -108,7 +109,7 @@ def main(argv: list[str]) -> int:
     add_options(parser, QuestionsConfig)
     given = parse_arguments(parser, argv)
     config = config_from(QuestionsConfig, given)
-    told = run_calmly(make_questions(config, existing(index_of(given), "index folder"), Path(given.out)))
+    told = run_interruptible(make_questions(config, existing(index_of(given), "index folder"), Path(given.out)))
     passed = ", ".join(f"{count} {name}" for name, count in told["passed"].items())
     lines = [f"{told['paths']} paths, {sum(told['passed'].values())} questions pass: {passed}"]
     lines += [f"{told['failed']:>6} failed: the request did; run again to retry them"] if told["failed"] else []
@@ -120,7 +121,7 @@ def main(argv: list[str]) -> int:
 async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dict[str, Any]:
     """Runs the stage; returns what gates.json holds. Raises BudgetReached; ConfigError where no question passes."""
     existing(index / PASSAGES, "passages of the index folder")
-    keys = {"questions", "dev", "test", "hops", "seed"}  # more tries go on from those that are made
+    keys = {"questions", "dev", "test", "hops", "seed"}  # more tries continue from those already made
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         identity: dict[str, Any] = {"index": retriever.fingerprint, "prompt": {"hash": file_hash(writers.PROMPTS)[:16]}}
         identity |= {**config.model_dump(include=keys), "writer": "policy" if config.by_policy else "templates"}
@@ -136,7 +137,7 @@ async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dic
 
 @dataclass
 class Draw(Iterator[Question]):
-    """An iterator over the paths to make questions of, as questions in `asked`; what `tell` is told may give it more.
+    """An iterator over the paths to make questions of, as questions in `asked`; what `tell` hears may give it more.
 
     Of each kind ("train-2": split and hops) as many are tried, in their order, as give the questions `wanted`. What
     passes decides which those are, not who is quicker: a path is tried where too few passed of all before it, or would
@@ -230,9 +231,9 @@ class QuestionMaker:
 
         if self.config.by_policy:
             next(draw, None)  # without one no engine is opened
-            await ask_each(self.run, draw.asked, self.results, written, role="policy", model=self.config.policy,
+            await ask_all(self.run, draw.asked, self.results, written, role="policy", model=self.config.policy,
                            replies=writers.DraftFormat(), budget=self.config.budget,
-                           most=2 * writers.calls_of(self.config.hops), more=draw)  # fmt: skip
+                           max_calls=2 * writers.calls_of(self.config.hops), refill=draw)  # fmt: skip
         else:
             writer = writers.TemplateWriter(writers.several(map(self.store.read, range(len(self.store)))))
             with self.results.appending() as keep, Progress("questions", None, "paths") as bar:
@@ -295,7 +296,7 @@ class QuestionMaker:
 
     def _told(self, made: Sequence[MadeQuestion], kept: Sequence[MadeQuestion]) -> dict[str, Any]:
         spent: Mapping[str, int] = self.run.manifest.get("spent", {})
-        usage = {key: spent.get(key, 0) for key in vars(Usage())}
+        usage = {key: spent.get(key, 0) for key in Usage().shown}
         gates, documents = Counter(one.gate for one in made), self.graph.documents
         return {
             "writer": "policy" if self.config.by_policy else "templates", "documents": len(set(documents)),

@@ -20,7 +20,7 @@ from steprag.agent.inert import neutralise, without_instructions
 from steprag.agent.judge import asked
 from steprag.agent.open import PASSAGE_TOKENS
 from steprag.agent.profiles import fill
-from steprag.config.load import RECIPES
+from steprag.config.recipes import RECIPES
 from steprag.errors import StepFormatError
 from steprag.policy.protocols import Policy
 from steprag.records.json_text import NotJson, decoded
@@ -140,7 +140,7 @@ def _words() -> dict[str, Any]:
 _CAPITAL = r"[^\W\d_a-zß-öø-ÿ][\w'’-]*"
 _NAME = rf"(?:[Tt]he )?{_CAPITAL}(?:,? (?:of |and |de |the )*{_CAPITAL})*"
 _NOUN = r"[a-z][a-z-]+(?: [a-z-]+){0,3}?"
-_VALUE = r"(?:the [a-z]*|[^\Wa-zß-öø-ÿ]|[.+-]\w)[^,;:\s]*(?:,\d{3})*(?: [^,;:\s]+){0,5}?"
+_VALUE = r"(?:the [a-z]*+|[^\Wa-zß-öø-ÿ]|[.+-]\w)[^,;:\s]*+(?:,\d{3})*+(?: [^,;:\s]++){0,5}?"
 _SUBJECT, _OBJECT, _RELATION = rf"(?P<subject>{_NAME})", rf"(?P<object>{_VALUE})", rf"(?P<relation>{_NOUN})"
 PATTERNS = [re.compile(rf"(?:^|[;:] |^[^,]+, and ){pattern}(?=\.?$|[,;:] | and | but | with )") for pattern in (
     rf"(?:The|the) {_RELATION} (?:of|in) {_SUBJECT} (?:is|was) {_OBJECT}",
@@ -225,7 +225,7 @@ class TemplateWriter:
     def _chained(
         self, hops: list[Hop], words: str, fact: Triple, way: str, rest: list[list[Triple]], bridges: tuple[str, ...]
     ) -> Draft | None:
-        """The draft that goes on through `fact`, whose start `words` stand for, and a fact of each further passage."""
+        """The draft that continues through `fact`, whose start is called `words`, and a fact of each later passage."""
         known, to = fact.ends(way)
         if {(way, fact.relation), (way, fact.relation, normalise(known))} & self.vague:
             return None

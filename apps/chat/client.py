@@ -15,7 +15,7 @@ from steprag.records.json_text import decoded
 if TYPE_CHECKING:
     import httpx2
 
-HELP = "/mode NAME says what is done with a message, /new begins anew; Ctrl-C stops a reply, Ctrl-D ends"
+HELP = "/mode NAME chooses what is done with a message, /new starts over; Ctrl-C stops a reply, Ctrl-D ends"
 SHOWN: dict[str, Callable[[dict[str, Any]], str]] = {
     "question": lambda event: f"({event['question']})\n" if event["question"] != event["asked"] else "",
     "step.delta": lambda event: event["text"],

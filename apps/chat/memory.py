@@ -36,8 +36,10 @@ _LINK = "of|the|in|and|for|on|am|de|del|la|le|von|van|da|di"
 _NAME = re.compile(rf"{_WORD}(?:(?:,? (?:(?:{_LINK}) )*)(?:{_WORD}|\d+))*")
 """Words in upper case, with small words between them: "Bank of England", "Fort Smith, Arkansas"."""
 _BEFORE = "is|are|was|were|of|about|by|in|to|on|for|called"
-_TOPIC = re.compile(rf"\b(?:{_BEFORE})\s+((?:(?!\b(?:{_BEFORE})\b)[^?])+)\?$")
-"""What a question ends with: "What is the Chinese yuan?", "Which currency is used in Peru?"."""
+_LEAD = re.compile(rf"\b(?:{_BEFORE})\b")
+"""Words before what a question asks about."""
+READ = 4_000
+"""Characters of an earlier question or answer in which names are looked for, from its end."""
 _FIRST = re.compile("Since|Until|Before|After|During|Through|Into|Under|Over|Among|Between")
 _OPENER = re.compile(
     "What|Which|Who|Whom|Whose|When|Where|Why|How|Is|Are|Was|Were|Does|Do|Did|Can|Could|In|On|At|By|For|To|From|"
@@ -146,11 +148,20 @@ def _stands_for(name: str) -> bool:
 
 def names(text: str) -> Iterator[str]:
     """The names that a text says, what it asks about first."""
-    if topic := _TOPIC.search(text.strip()):
-        yield topic[1].strip()
+    text = text[-READ:].strip()
+    if topic := _topic(text):
+        yield topic
     yield from _capitals(text)
-    if len(text.split()) <= 4 and not text.strip().endswith("?"):  # an answer may be a name in small letters
-        yield text.strip().rstrip(".")
+    if len(text.split()) <= 4 and not text.endswith("?"):  # an answer may be a name in small letters
+        yield text.rstrip(".")
+
+
+def _topic(text: str) -> str:
+    """What a question ends with: "What is the Chinese yuan?", "Which currency is used in Peru?"; else nothing."""
+    *_, last = ["", *text.removesuffix("?").split("?")] if text.endswith("?") else [""]
+    ends = [lead.end() for lead in _LEAD.finditer(last)]
+    topic = last[ends[-1] :] if ends else ""
+    return topic.strip() if topic[:1].isspace() else ""
 
 
 def _capitals(text: str) -> Iterator[str]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from apps.chat.turns.store import TurnRequest
+from steprag.records.turns import Route, Turn
 from steprag.records.yaml_files import read_yaml
-from steprag.types import Route, Turn
 
 PATTERNS = Path(__file__).parents[2] / "configs" / "chat" / "route.yaml"
 AUTO, DIRECT, REASONING, SEARCH = "auto", "direct", "reasoning", "search"
@@ -47,8 +47,10 @@ def tells_talk(event: Mapping[str, Any]) -> bool:
 def route_of(asked: str) -> Route:
     """What a message is; of talk, `why` names the patterns that its first sentence matches."""
     text = asked.strip().lower().replace("’", "'")
+    if len(text) > LONGEST:
+        return Route(QUESTION, "it is more than small talk")
     parts = [part.strip(" '\"*_") for part in _SENTENCE.split(text) if re.search(r"\w", part)]
-    kinds = [_kind(part) for part in parts] if len(text) <= LONGEST else [None]
+    kinds = [_kind(part) for part in parts]
     if None in kinds:
         return Route(QUESTION, "it is more than small talk")
     return Route(TALK, f"it is {kinds[0]}" if kinds else "it has no words")

@@ -33,7 +33,8 @@ from steprag.agent.retriever import PLACES, Sourced
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
-from steprag.config.load import NEWEST, add_options, index_of, parse_arguments
+from steprag.config.load import add_options, parse_arguments
+from steprag.config.recipes import NEWEST, index_of
 from steprag.config.sections import PolicyConfig, PromptConfig
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
@@ -70,7 +71,7 @@ TRIES_AT = 0.8
 Door = Callable[[Any, "ChatService"], AbstractAsyncContextManager[Any]]
 """Adds routes to the service's application, and holds what they need while it is served."""
 GRACE = 10.0
-"""Seconds that turns under way have to end once the service is told to stop; others are played at its next start."""
+"""Seconds that turns under way have to end once the service must stop; others are played at its next start."""
 
 
 def main(argv: list[str]) -> int:

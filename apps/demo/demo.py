@@ -2,7 +2,7 @@
 
 The policy is the small one of `steprag tunnel`, in its small world (docs/tunnel.md). Agent, trees, pairs, predictions
 and scores are those of the big commands. Every stage keeps a run folder below `--out`: a second demo reuses what is
-finished, an interrupted one goes on.
+finished, an interrupted one is resumed.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Demo:
         from apps.tunnel.grow import AT_ONCE, environment_of, together
         from apps.tunnel.model import start_of
         from apps.tunnel.policy import BatchedPolicy
-        from inference.inference import answer_one
+        from inference.answer import answer_one
         from inference.scoring.evaluate import evaluate
         from inference.scoring.scores import HARNESS
 

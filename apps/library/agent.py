@@ -18,10 +18,9 @@ from data_generation.generate import search_one, searcher_for
 from inference.ask import played
 from inference.best_of import critic_of
 from inference.config import InferConfig, config_of
-from inference.state_value import check_state_value
 from preference.config import PairsStageConfig
+from preference.facts import facts_about
 from preference.filters import checks, content_reader
-from preference.kept import grounded
 from preference.pairs import build_pairs
 from preference.rewards import Estimate as Estimate
 from preference.rewards import rewards
@@ -46,7 +45,7 @@ from steprag.types import Question
 
 Config = TypeVar("Config", bound=StageConfig)
 SECTIONS = ("policy", "prompt", "episode", "judge", "search", "reward", "tree", "budget", "label", "pairs", "filters")
-KEYS = ("seed", "critic", "candidates", "uncertainty")
+KEYS = ("seed", "critic", "candidates")
 """Keys beside the sections."""
 
 
@@ -76,7 +75,6 @@ class Agent:
         self._asks, self._grows = _config(InferConfig, given), _config(GenerateConfig, given, tell=False)
         own = {key for key, _ in leaves(PairsStageConfig)}
         self._makes = load_config(PairsStageConfig, None, {key: value for key, value in given.items() if key in own})
-        check_state_value(self._asks)
         self.index = index if isinstance(index, Index) else Index(index)
         self._retriever: Retriever | None = None
         self._players = Held(self._opening)
@@ -145,8 +143,8 @@ class Agent:
 
     def _pairs_of(self, tree: Tree) -> list[Pair]:
         config, grammar = self._makes, grammar_of_tree(tree, {})
-        judged = grounded(tree, grammar) if config.label.grounded else tree
-        made = build_pairs(judged, line_hash(dump_line(tree)), rewards(judged, config.label, grammar), config.pairs)
+        facts = facts_about(tree, grammar, grounded=config.label.grounded)
+        made = build_pairs(facts.tree, line_hash(dump_line(tree)), rewards(facts, config.label), config.pairs)
         passing = checks(config.filters, grammar, content_reader(grammar))
         return [pair for pair in made if all(check.passes(pair) for check in passing)]
 

@@ -25,9 +25,8 @@ from inference.predictions import read_predictions
 from steprag.batch.worklist import FAILED
 from steprag.config.load import OPTION
 from steprag.errors import RequestError
-from steprag.records.inputs import read_questions
+from steprag.records.inputs import as_document, read_questions
 from steprag.records.jsonl import write_records
-from steprag.records.spellings import as_document
 from steprag.types import Passage
 
 _pipelines: Any = importlib.import_module("flashrag.pipeline.pipeline")
@@ -35,7 +34,7 @@ _retrievers: Any = importlib.import_module("flashrag.retriever.retriever")
 
 
 class StepRAGRetriever(_retrievers.BaseTextRetriever):
-    """FlashRAG's retriever over an index of ours. Its cache and its rerankers (`use_reranker`) work as ever."""
+    """FlashRAG's retriever over an index of ours. Its cache and its rerankers (`use_reranker`) work as usual."""
 
     def __init__(self, config: Any, index: str | Path | None = None, **keys: Any) -> None:
         """`index` stands in for `index_path`; `keys` are those of the section `retriever`, such as `mode="dense"`.

@@ -19,8 +19,8 @@ HEIGHT = 640
 
 @dataclass(frozen=True)
 class Answer:
-    """What the agent answered, and how. `found`: every passage that a search found, with what of it the evidence says
-    (`apps.chat.turns.citations`); `cites`: whether the agent keeps evidence at all.
+    """What the agent answered, and how. `found`: every passage that a search found, with the part that the evidence
+    repeats (`apps.chat.turns.citations`); `cites`: whether the agent keeps evidence at all.
     """
 
     episode: Episode

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from apps.chat.serve import asked_for, serve_chat
-from steprag.config.load import index_of
+from steprag.config.recipes import index_of
 from steprag.runs.run import NUMBERED
 
 
@@ -26,4 +26,4 @@ def main(argv: list[str]) -> int:
         return until_stopped(serve_chat(config, index, out, doors))
     if given.out.endswith(NUMBERED):  # clients start one for each of their windows, in folders of their own
         config = config.model_copy(update={"serve": config.serve.model_copy(update={"keep": False})})
-    return until_stopped(serve_stdio(config, index, out))
+    return until_stopped(serve_stdio(config, index, out), None)  # its client ends it

@@ -1,6 +1,6 @@
 """`steprag serve --mcp`: the agent as tools of any MCP client, by the protocol's own package (the extra `mcp`).
 
-`ask` plays a turn of the chat service and tells its steps as progress. `search` and `fetch` reply in the shape that
+`ask` plays a turn of the chat service and reports its steps as progress. `search` and `fetch` reply in the shape that
 deep-research clients expect of a server: `{"results": [{"id", "title", "url"}]}`, and one document by its id.
 """
 
@@ -24,6 +24,10 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apps.chat.config import ChatConfig
 from apps.chat.http.openai_api import content_of
@@ -32,14 +36,16 @@ from apps.chat.http.service import ChatService, Words, new_id
 from apps.chat.serve import chat_service
 from apps.chat.turns.events import Event, LiveTurn
 from apps.chat.turns.store import TurnRequest
-from steprag.agent.inert import screened
+from steprag.agent.inert import screened_apart
 from steprag.agent.retriever import url_of
 from steprag.console.progress import say
 from steprag.errors import RetrieverError, quoted
+from steprag.records.json_text import NotJson, decoded
 from steprag.types import Passage
-from steprag.web.app import ApiError
-from steprag.web.guard import Access
+from steprag.web.app import ApiError, as_json
+from steprag.web.guard import Access, error_body
 
+CANCELLED = "notifications/cancelled"
 REMEMBERED = 4096
 """Passages that `fetch` knows: those that were found last."""
 EXCERPT = 300
@@ -60,7 +66,7 @@ async def serve_stdio(config: ChatConfig, index: str, out: Path) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, end)
         say("answering on standard input and output, until it ends")
-        await server_of(service).run_stdio_async()
+        await server_of(AgentTools(service)).run_stdio_async()
 
 
 def endable_input() -> Callable[[], None]:
@@ -81,22 +87,27 @@ def endable_input() -> Callable[[], None]:
 @asynccontextmanager
 async def doors(app: Any, service: ChatService) -> AsyncIterator[None]:
     """Adds `/mcp` to the chat service's application, whose guard stands before it too."""
-    server = server_of(service)
+    tools = AgentTools(service)
+    server = server_of(tools)
     inner = server.streamable_http_app(
         stateless_http=True, max_request_body_size=service.limits.body_bytes,
         transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the guard's work
     )  # fmt: skip
-    app.router.routes.extend(inner.routes)
+    for route in inner.routes:
+        app.router.routes.append(Route(getattr(route, "path", "/mcp"), Cancelling(getattr(route, "app", inner), tools)))
     async with server.session_manager.run():
         yield
 
 
 @dataclass(frozen=True)
 class AgentTools:
-    """The tools over a chat service. `found`: the passages that were found last, by id."""
+    """The tools over a chat service. `found`: the passages that were found last, by id. `playing`: the turns that
+    clients wait for, by who asked and the id of the request.
+    """
 
     service: ChatService
     found: LRUCache[str, Passage] = field(default_factory=lambda: LRUCache(REMEMBERED))
+    playing: dict[tuple[object, ...], list[str]] = field(default_factory=dict)
 
     async def ask(self, question: Words, context: Context, mode: str | None = None) -> CallToolResult:
         """Answers a question in steps of search and reading."""
@@ -105,7 +116,14 @@ class AgentTools:
             live = await self.service.take(turn)
         except ApiError as error:
             raise ToolError(str(error)) from None
-        await _told(self.service, live, context)
+        caller = _caller(context.request_context.request, context.request_context.request_id)
+        self.playing.setdefault(caller, []).append(live.id)
+        try:
+            await _told(self.service, live, context)
+        finally:
+            self.playing[caller].remove(live.id)
+            if not self.playing[caller]:
+                del self.playing[caller]
         if live.events[-1]["type"] != "turn.finished":
             raise ToolError(live.events[-1].get("message", "the turn was cancelled"))
         self.found.update({passage.id: passage for passage in _passages(live.events)})
@@ -128,7 +146,7 @@ class AgentTools:
         except RetrieverError as error:
             raise ToolError(str(error)) from None
         if environment.screen:
-            passages = screened(passages)
+            passages = await screened_apart(passages)
         self.found.update({passage.id: passage for passage in passages})
         return {"results": [_listed(passage, EXCERPT) for passage in passages]}
 
@@ -140,14 +158,62 @@ class AgentTools:
         return {**_listed(passage), "metadata": {"index": self.service.index}}
 
 
-def server_of(service: ChatService) -> MCPServer[Any]:
+@dataclass(frozen=True)
+class Cancelling:
+    """Cancels the turn that a `notifications/cancelled` names, and passes every other request on. The protocol's
+    package cannot do it: it handles each request by itself.
+    """
+
+    app: ASGIApp
+    tools: AgentTools
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        body, read = await request.body() if request.method == "POST" else b"", False
+
+        async def again() -> Message:
+            nonlocal read
+            if read or request.method != "POST":
+                return await receive()
+            read = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        answer = self._cancelled(request, body)
+        await (answer or self.app)(scope, again, send)
+
+    def _cancelled(self, request: Request, body: bytes) -> Response | None:
+        """The reply to such a notification; None for any other request."""
+        try:
+            told = decoded(body) if b"cancelled" in body else None
+            if not isinstance(told, dict) or told.get("method") != CANCELLED:
+                return None
+            turns = self.tools.playing.get(_caller(request, told["params"]["requestId"]), [])
+        except (NotJson, LookupError, TypeError):
+            return None  # the protocol's package says what is wrong with it
+        if len(turns) > 1:
+            told = error_body("several clients use this request id; close the connection instead", "conflict", "id")
+            return as_json(told, 409)
+        for turn in turns:
+            self.tools.service.desk.cancel(turn)
+        return Response(status_code=202)
+
+
+def _caller(request: Request | None, id: object) -> tuple[object, ...]:
+    """Identifies a request: its id, which each client counts by itself, and the client."""
+    if request is None:
+        return (id,)
+    headers = (request.headers.get(name) for name in ("mcp-session-id", "user-agent"))
+    return id, request.client and request.client.host, *headers
+
+
+def server_of(tools: AgentTools) -> MCPServer[Any]:
     """The MCP server over a chat service."""
+    service = tools.service
     server: MCPServer[Any] = MCPServer(
         "steprag", title="StepRAG", version=service.version, log_level="WARNING", subscriptions=False,
         instructions=f"ask answers questions from the passages of {Path(service.index).name}, in steps that it shows "
                      f"(mode: {', '.join(service.modes)}). search and fetch read those passages. {service.about}",
     )  # fmt: skip
-    tools = AgentTools(service)
     for tool in (tools.ask, tools.search, tools.fetch):
         server.add_tool(tool, annotations=READS)
     return server

@@ -16,7 +16,9 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--upstream", required=True, metavar="URL",
                         help="the API that answers, as https://api.openai.com/v1; it gets the agent's key")  # fmt: skip
-    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: calls.jsonl; a started one goes on")
+    parser.add_argument(
+        "--out", required=True, metavar="RUN", help="run folder: calls.jsonl; an existing one is continued"
+    )
     parser.add_argument("--port", type=int, default=8400, help="of this machine; 0 takes a free one [8400]")
     parser.add_argument("--seconds", type=float, default=600.0, help="time for a call, its last byte included [600]")
     given = parse_arguments(parser, argv)

@@ -1,4 +1,4 @@
-"""`steprag record`: an OpenAI-compatible proxy that keeps what another framework's agent asks, and what it is told.
+"""`steprag record`: an OpenAI-compatible proxy that keeps what another framework's agent asks, and the replies.
 
 Requests and replies pass through as they are: streams, tools, errors, keys. A chat completion is a line of
 `calls.jsonl` before its end goes out. `steprag trees recorded` makes trees of them.
@@ -10,12 +10,15 @@ import json
 import re
 import secrets
 import time
+import unicodedata
+import zlib
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import aiohttp
 from fastapi import FastAPI, Request, Response
@@ -25,6 +28,7 @@ from steprag.console.progress import say
 from steprag.net.bounded_http import HIDDEN, LEAST_SECRET, REPLY_BYTES, BoundedClient
 from steprag.net.hosts import listen, url_of
 from steprag.policy.streams import reply_in
+from steprag.policy.tool_calls import odd_calls
 from steprag.records.jsonl import LineJournal, as_utf8
 from steprag.runs.run import open_run
 from steprag.web.app import ApiError, tell_errors
@@ -37,8 +41,12 @@ COMPLETIONS = "chat/completions"
 """The path below /v1 whose calls are kept."""
 KEYS = ("authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie")
 """Headers whose values are passed on and never kept."""
-OWN = frozenset({"host", "content-length", "connection", "accept-encoding", "content-encoding", "transfer-encoding"})
+WARNINGS = 50
+"""How many different problems of replies are shown."""
+OWN = frozenset({"host", "content-length", "connection", "accept-encoding", "transfer-encoding"})
 """Headers of one connection; all others are passed on."""
+PACKED = frozenset({"gzip", "x-gzip", "deflate"})
+"""Encodings of a request that the recorder can read; the body is passed on as it is."""
 
 
 async def serve_record(upstream: str, out: Path, port: int, seconds: float) -> None:
@@ -68,6 +76,21 @@ def record_app(recorder: CallRecorder) -> FastAPI:
     return app
 
 
+def leads_out(path: str) -> bool:
+    """Whether a path, as it was sent, may be another than one below /v1 to a client or server that decodes it, once or
+    more often, folds it, or leaves characters out.
+    """
+    if not path.startswith("/v1/") or "#" in path:
+        return True
+    for _ in range(4):
+        path = unicodedata.normalize("NFKC", unquote(path))
+    if unquote(path) != path:
+        return True
+    _, *parts = re.split(r"[/\\]", path.removesuffix("/"))
+    names = [part.partition(";")[0] for part in parts]  # some servers leave out what stands behind
+    return "\\" in path or re.search(r"[\x00-\x1f\x7f]", path) is not None or not {"", ".", ".."}.isdisjoint(names)
+
+
 @dataclass
 class CallRecorder:
     """Passes calls on to `upstream` and keeps those that ask for a chat completion."""
@@ -76,10 +99,20 @@ class CallRecorder:
     client: BoundedClient
     journal: LineJournal
     counts: Counter[str] = field(default_factory=Counter)
+    warned: set[str] = field(default_factory=set)
+
+    def warn(self, problem: str) -> None:
+        """Says once what is wrong with a reply: trees are made of it later, when the agent cannot be run again."""
+        if problem not in self.warned and len(self.warned) < WARNINGS:
+            self.warned.add(problem)
+            say(f"record: {problem}")
 
     async def forward(self, request: Request) -> Response:
         """The upstream's reply as it is; 502 or 504, in the API's shape, where there is none."""
-        path, query = request.scope["raw_path"].decode("latin-1").removeprefix("/v1/"), request.url.query
+        whole, query = request.scope["raw_path"].decode("latin-1"), request.url.query
+        if leads_out(whole):
+            raise ApiError(404, "no_such_path", "only plain paths below /v1 are passed on")
+        path = whole.removeprefix("/v1/")
         call = KeptCall(self, request, body := await request.body())
         if request.method != "POST" or path.rstrip("/") != COMPLETIONS:
             call.over = True
@@ -120,6 +153,22 @@ class _Passing(StreamingResponse):
             await super().__call__(*asgi)
 
 
+def _unpacked(body: bytes, encoding: str) -> bytes:
+    """A request's body, unpacked. Raises ValueError if its encoding is unknown, or if it is damaged or too long."""
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in PACKED:
+        raise ValueError(f"it is packed as {encoding[:40]!r}")
+    stream = zlib.decompressobj(zlib.MAX_WBITS | 32)
+    try:
+        content = stream.decompress(body, REPLY_BYTES)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if not stream.eof:
+        raise ValueError(f"it is torn, or unpacks to more than {REPLY_BYTES:,} bytes")
+    return content
+
+
 class KeptCall:
     """One call while it runs; `end` writes its line, once. `over`: it is written, or not to be kept."""
 
@@ -129,6 +178,7 @@ class KeptCall:
         values = [request.headers.get(name, "") for name in KEYS]
         words = {word for value in values for word in (value, value.partition(" ")[2]) if len(word) >= LEAST_SECRET}
         self._secrets = sorted(words, key=len, reverse=True)
+        self._encoding = request.headers.get("content-encoding", "identity").strip().lower()
         self.over, self.parts = False, list[bytes]()
 
     async def pieces(self, status: int, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -155,13 +205,15 @@ class KeptCall:
         self.over, told = True, list[object]()
         for what, content in (("request", self._body), ("reply", b"".join(self.parts))):
             try:
-                value = reply_in(content) if what == "reply" else json.loads(content)
+                value = reply_in(content) if what == "reply" else json.loads(_unpacked(content, self._encoding))
                 if not isinstance(value, dict):
                     raise ValueError("it is no JSON object")
                 told.append(value)
             except (ValueError, RecursionError) as problem:
                 told.append(None)
                 error = error or f"the {what} cannot be read: {problem}"
+        for odd in odd_calls(*told) if status < 400 else ():
+            self._recorder.warn(odd)
         row = {
             "id": secrets.token_hex(8), "time": self._time, "seconds": round(time.monotonic() - self._begun, 3),
             "status": status, "left": left, "error": error or None, "request": told[0] or {}, "reply": told[1],

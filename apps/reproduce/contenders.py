@@ -40,7 +40,7 @@ SOUND = ("--filters.repeating", "true", "--filters.again", "true", "--filters.un
          "--sft.per_tree", "3")  # fmt: skip
 """What is learnt from in every arm. A small model rambles, asks again, makes evidence up, and guesses at the end. Pairs
 of a search and an answer are left out: the agent learnt to search on and on
-(docs/figures/results-shipped-start.md). One episode a tree would be too few.
+(docs/figures/results.md). One episode a tree would be too few.
 """
 STEPS = ("--label.grounded", "true", "--sft.paths", "shortest")
 """Only right episodes with their facts found (luck teaches guessing), and the shortest ones (others dawdle)."""
@@ -53,7 +53,7 @@ RULES = {
 }  # fmt: skip
 """What makes an arm's supervised steps and pairs: beliefs and found answers; string match; the mean of the rollouts
 below; right episodes and where they part from wrong ones, whatever other episodes say. Without a discount: with one,
-pairs would teach to answer early (docs/figures/results-shipped-start.md).
+pairs would teach to answer early (docs/figures/results.md).
 """
 
 

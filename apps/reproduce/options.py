@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from steprag.config.load import RECIPES
+from steprag.config.recipes import RECIPES
 from steprag.engines.launch import vllm_is_for_cpus
 from steprag.engines.threads import fast_dtype, usable_cores
 from steprag.errors import ConfigError

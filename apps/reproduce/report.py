@@ -12,7 +12,7 @@ from typing import Any
 from apps.reproduce.contenders import LABELS, VOTES, Proof, elsewhere, the_contenders
 from apps.reproduce.stages import Contender, Pipeline, compare
 from steprag import atlas
-from steprag.config.load import RECIPES
+from steprag.config.recipes import RECIPES
 from steprag.engines.threads import usable_cores
 from steprag.records.jsonl import written_whole
 from steprag.runs.run import code_version, read_manifest

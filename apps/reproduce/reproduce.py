@@ -1,7 +1,7 @@
 """`steprag reproduce`: does training on steps help? One warm start, one test split, one report.
 
 The stages are commands that anyone can type (the report lists them), each with its own run folder, so an interrupted
-run goes on. Search and training see Atlas's train split alone: its questions, the golden answers and, for guessable
+run resumes. Search and training see Atlas's train split alone: its questions, the golden answers and, for guessable
 questions, the marked passages.
 """
 
@@ -27,7 +27,8 @@ from apps.reproduce.options import fast, lanes_asked, proof_parser, recipe, size
 from apps.reproduce.report import write_report
 from apps.reproduce.stages import Contender, Pipeline, Stage, stage
 from steprag import atlas
-from steprag.config.load import RECIPES, parse_arguments
+from steprag.config.load import parse_arguments
+from steprag.config.recipes import RECIPES
 from steprag.engines.threads import spin_briefly
 from steprag.errors import ConfigError
 from steprag.records.inputs import read_questions
@@ -153,7 +154,7 @@ def learn(proof: Proof, number: int) -> list[Stage]:
     """The adapters of a round: SFT on top of the warm start, then DPO on top of that, on all rounds' trees.
 
     Each starts from the warm start, as ReST-EM from its base (arXiv 2312.06585), on the data of all rounds: the second
-    round alone, on top of the first round's policy, lost the first gain (docs/figures/results-shipped-start.md).
+    round alone, on top of the first round's policy, lost the first gain (docs/figures/results.md).
     """
     out, sizes, pairs = proof.out, proof.sizes, proof.out / f"pairs{number}"
     sft, dpo = (steps_of(kind, pairs, sizes, number) for kind in ("sft", "dpo"))

@@ -1,6 +1,6 @@
 """The arms of `steprag reproduce stack`: how each remembers, and its words for the worked episodes of Atlas' two tasks.
 
-The builder of Atlas writes down what an episode reads (`benchmarks.atlas.tasks`); an arm says how that is remembered.
+Atlas' tasks hold what an episode reads (`steprag.atlas.TaskEpisode`); an arm says how that is remembered.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from apps.reproduce.report import as_typed, bears, compared_runs, write_with_cos
 from apps.reproduce.stack_arms import ARMS, BASE, STACKED, Arm, StackProof, StackSizes, write_worked
 from apps.reproduce.stages import Contender, Pipeline, Stage, stage
 from steprag import atlas
-from steprag.config.load import RECIPES, parse_arguments
+from steprag.config.load import parse_arguments
+from steprag.config.recipes import RECIPES
 from steprag.engines.threads import spin_briefly, usable_cores
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_json, read_records, write_records
@@ -229,7 +230,7 @@ def introduction(proof: StackProof) -> str:
 
 
 def gate(run: Path) -> list[str]:
-    """Whether the stack agent tells readings that help from others."""
+    """Whether the stack agent distinguishes readings that help from others."""
     scores = read_json(run / "metrics.json")
     both = scores["balanced_accuracy"]
     if both is None:

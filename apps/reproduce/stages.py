@@ -1,7 +1,7 @@
 """Pipelines of commands: what `steprag demo` and `steprag reproduce` are made of.
 
 A stage is a command that a user could type, with a run folder of its own. So what is finished is reused and an
-interrupted pipeline goes on, as with make. Chains of stages run side by side, each on cores of its own: two processes
+interrupted pipeline resumes, as with make. Chains of stages run side by side, each on cores of its own: two processes
 with a thread each do more on two cores than one with two threads, and far more than two that share both
 (docs/engines.md).
 """

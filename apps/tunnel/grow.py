@@ -72,7 +72,7 @@ async def flat(tree: SearchTree, searcher: Searcher) -> Tree:
 
 
 async def branching(tree: SearchTree, searcher: Searcher) -> Tree:
-    """Episodes start at random nodes that go on."""
+    """Episodes start at random open nodes."""
     return await _episodes(tree, searcher, lambda rng: rng.choice([n for n in tree.nodes if not n.record.terminal]))
 
 
@@ -151,6 +151,6 @@ class Forest:
 
     @cached_property
     def believed(self) -> list[Tree]:
-        """The trees, at every state that goes on the policy's belief in the golden answer."""
+        """The trees, with the policy's belief in the golden answer at every open state."""
         environment, policy = environment_of(self.world), BatchedPolicy(self.weights)
         return together(believed(tree, environment, policy) for tree in self.trees)

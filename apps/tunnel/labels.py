@@ -14,8 +14,9 @@ from apps.tunnel.policy import BatchedPolicy
 from apps.tunnel.world import NOTHING, FactWorld, right_steps
 from preference.config import LABELS as LABELLED
 from preference.config import LabelConfig
-from preference.kept import golden_kept, solved
-from preference.rewards import Estimate, Rewards, gold, rewards
+from preference.facts import facts_about, solved
+from preference.labels.gold import gold
+from preference.rewards import Estimate, Rewards, rewards
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.errors import ConfigError, nearest, quoted
 from steprag.extras import function_at
@@ -31,18 +32,18 @@ MATCH = LabelConfig(name="cover", alpha=1.0)
 """String match."""
 
 
-def named_label(name: str, of: str = "outcome", alpha: float = 1.0) -> Label:
+def named_label(name: str, alpha: float = 1.0) -> Label:
     """Any label of `steprag pairs` by its name, without discount but where one is given: an episode's length is no
     fault here. Raises ConfigError where there is none.
     """
     if name not in LABELLED and ":" not in name:
         raise ConfigError(f"--reward: {quoted(name)} should be module:function, or a label of steprag pairs"
                           f"{nearest(name, LABELLED)}")  # fmt: skip
-    config = LabelConfig.model_validate({"name": name, "alpha": alpha, "of": of})
+    config = LabelConfig.model_validate({"name": name, "alpha": alpha})
     for own in config.own:
         function_at(own, "--reward")
     return lambda forest: [
-        rewards(tree, config, TRANSCRIPT) for tree in (forest.believed if name == "gain" else forest.trees)
+        rewards(facts_about(tree, TRANSCRIPT), config) for tree in (forest.believed if name == "gain" else forest.trees)
     ]
 
 
@@ -56,7 +57,7 @@ def one_scale(world: FactWorld, tree: Tree) -> Rewards:
     del world
     last = [0.0] * len(tree.nodes)
     values: Rewards = []
-    for node, fact in zip(tree.nodes, gold(tree, TRANSCRIPT), strict=True):
+    for node, fact in zip(tree.nodes, gold(facts_about(tree, TRANSCRIPT)), strict=True):
         before = last[node.parent] if node.parent is not None else 0.0
         last[node.id] = fact.value if fact else before
         if node.terminal and node.prediction_f1 is not None:
@@ -70,7 +71,8 @@ def chained(world: FactWorld, tree: Tree) -> Rewards:
     """String match with one link more: 1 where the golden answer was met, one half where somebody was met of whom a
     passage of the tree tells the golden answer, if the question or another passage of the tree names that person.
     """
-    values, kept = rewards(tree, MATCH, TRANSCRIPT), golden_kept(tree, TRANSCRIPT)
+    facts = facts_about(tree, TRANSCRIPT)
+    values, kept = rewards(facts, MATCH), facts.golden_kept
     asked, told = set(tree.question.question.split()), {}
     for title in {found.title for node in tree.nodes for found in node.passages}:
         person, word, _ = title.split()

@@ -34,7 +34,7 @@ class _Request:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is to be written behind its last token."""
+        """Whether its last token is the end."""
         return bool(self.written) and self.written[-1] in model.CLOSING
 
 

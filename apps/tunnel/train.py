@@ -116,7 +116,7 @@ class Optimiser:
 
 
 def batches(count: int, size: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Places of rows, shuffled anew in every pass; fewer rows than a batch are drawn with repetition."""
+    """Places of rows, shuffled again in every pass; fewer rows than a batch are drawn with repetition."""
     left = np.empty(0, dtype=int)
     while True:
         while len(left) < size:

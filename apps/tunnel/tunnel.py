@@ -36,7 +36,7 @@ CHUNK = {False: 12, True: 2}
 SHIPPED = Path(__file__).parent / "rates.json"
 """Learning rates by arm, chosen by a whole run."""
 PAUSE = 30.0
-"""Seconds between two pages of a run that goes on."""
+"""Seconds between two pages of a run under way."""
 Unit = tuple[Cell, int, tuple[LabelArm, ...]]
 """What a process does at a time: arms of one seed of a cell."""
 
@@ -75,13 +75,13 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=8, metavar="N", help="seeds 1 to N [8]")
     parser.add_argument("--reward", metavar="NAME", help="one reward more: any label.name of steprag pairs, your own "
                         "module:function too")  # fmt: skip
-    parser.add_argument("--of", choices=("outcome", "step"), default="outcome",
-                        help="what a reward of episodes speaks of (label.of of steprag pairs) [outcome]")  # fmt: skip
     parser.add_argument("--search", metavar="MODULE:FUNCTION",
                         help="a search of your own, as data_generation.search:grow")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=usable_cores(), metavar="N",
                         help="processes, one core each; 0: write the page again [all cores]")  # fmt: skip
-    parser.add_argument("--rates", action="store_true", help="choose all learning rates anew, the shipped ones too")
+    parser.add_argument(
+        "--rates", action="store_true", help="choose all learning rates again, including the shipped ones"
+    )
     parser.add_argument("--quick", action="store_true", help="sizes that show that it runs, and nothing else")
     given = parse_arguments(parser, argv)
     for name, least in (("seeds", 1), ("jobs", 0)):
@@ -110,7 +110,7 @@ def _own_arms(given: argparse.Namespace) -> list[LabelArm]:
 
 
 def _units(cells: Sequence[Cell], arms: Sequence[LabelArm], given: argparse.Namespace) -> Iterator[Unit]:
-    """What is to be done, what matters most first: cell by cell, those arms first that the goals need."""
+    """What remains to be done, most important first: cell by cell, those arms first that the goals need."""
     needed = {arm.name for arm in known.GOAL_ARMS}
     for cell in cells:
         whole = given.arms != ["all"] or cell == known.MAIN
@@ -160,7 +160,7 @@ def _by_name(given: argparse.Namespace) -> tuple[dict[str, Label], dict[str, Sea
     from apps.tunnel.grow import SEARCHES
     from apps.tunnel.labels import LABELS, named_label
 
-    label = {} if given.reward is None else {OWN: named_label(given.reward, given.of)}
+    label = {} if given.reward is None else {OWN: named_label(given.reward)}
     search = {} if given.search is None else {OWN: function_at(given.search, "--search")}
     return LABELS | label, SEARCHES | search
 

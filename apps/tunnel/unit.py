@@ -18,7 +18,7 @@ from apps.tunnel.model import Weights, encode, prompt_ids, start_of
 from apps.tunnel.train import LearntPair, LearntRow, Optimiser, Schedule, dpo, grpo_steps, sft
 from apps.tunnel.world import HOPS, FactWorld, right_steps
 from preference.config import PairsConfig
-from preference.kept import solved
+from preference.facts import solved
 from preference.pairs import build_pairs
 from preference.rewards import Rewards
 from steprag.console.progress import say
@@ -41,7 +41,7 @@ def file_of(out: Path, cell: Cell, seed: int, arm: LabelArm) -> Path:
 
 
 def made_of(cell: Cell, arm: LabelArm) -> str:
-    """What a result was made of, as one short hash: where it differs, the result is made anew."""
+    """What a result was made of, as one short hash: where it differs, the result is made again."""
     return line_hash(repr((cell, arm)))
 
 
@@ -179,7 +179,7 @@ class Seed:
             say(f"tunnel: {self._cell.name}, seed {self._seed}: {arm.name} {em:.1f}, {seconds:.0f} s")
 
     def _learnt(self, arm: LabelArm) -> tuple[Weights, dict[str, Any]]:
-        """The arm's policy, and what is to be known of its calls and pairs."""
+        """The arm's policy, and what to report of its calls and pairs."""
         rng, weights, facts = np.random.default_rng(100 + self._seed), self._start, {}
         for turn in range(arm.rounds if arm.method != "none" else 0):
             weights, facts = self._trained(arm, weights, self._forest(arm, turn, weights), rng)
@@ -198,7 +198,7 @@ class Seed:
     def _trained(
         self, arm: LabelArm, weights: Weights, forest: Forest, rng: np.random.Generator
     ) -> tuple[Weights, dict[str, Any]]:
-        """What the arm makes of the policy by these trees, and what is to be known of its pairs."""
+        """What the arm makes of the policy by these trees, and what to report of its pairs."""
         schedule = Schedule(self._cell.steps // arm.rounds, rate=arm.rate)
         facts: dict[str, Any] = {"calls": sum(tree.usage.calls for tree in forest.trees) * arm.rounds,
                                  "unsolved": sum(not solved(tree) for tree in forest.trees)}  # fmt: skip

@@ -4,7 +4,7 @@ A fact says to whom a relation leads: from Bado by `boss` to Kusen. A question n
 heir". A query names a person and a word for the relation: "Bado serves". Every relation has two words. A fact is told
 under one of them; who asks by the other does not find it (a dead end). A search finds three passages, each of another
 kind. Facts of a relation stand in passages of one kind only; the other two tell of somebody else. So a wrong word finds
-another relation's fact, a wrong kind finds a wrong person, and the episode goes on. Which steps are right, the world
+another relation's fact, a wrong kind finds a wrong person, and the episode continues. Which steps are right, the world
 knows and no label may (`right_steps`).
 """
 
@@ -47,7 +47,7 @@ HOPS = (1, 2, 3, 4, 5, 6)
 _NAMES = tuple(RELATIONS)
 _LANGUAGE = random.Random(7)  # what every world shares
 KIND_OF = {name: KINDS[place] for name, place in zip(_LANGUAGE.sample(_NAMES, 16), [0, 1, 2, 3] * 4, strict=True)}
-"""The kind of passage that tells facts of a relation."""
+"""The kind of passage that states facts of a relation."""
 MISTAKEN = {name: _NAMES[(place + 5) % 16] for place, name in enumerate(_NAMES)}
 """The relation whose word is said by mistake."""
 MISREAD = {name: _LANGUAGE.choice([kind for kind in KINDS if kind != KIND_OF[name]]) for name in _NAMES}

@@ -19,7 +19,7 @@ from apps.viewer.search import Beside, passages_with, searched
 from apps.viewer.trees import node_of, node_told, passage_texts, roles, skeleton, tree_reader
 from inference.scoring.figures import MAIN
 from inference.scoring.scores import score
-from preference.view_rewards import rule_names, view_rewards
+from preference.view_rewards import known_options, rule_names, view_rewards
 from steprag.batch.results import Place
 from steprag.batch.worklist import FAILED, failures_in
 from steprag.errors import ConfigError, DataError, quoted
@@ -35,7 +35,7 @@ SEARCH = 10.0
 SEARCHES = 16
 """Searches under way whose passages are kept."""
 FAILURES = 200
-"""Failed questions of a run that are told."""
+"""Failed questions of a run that are listed."""
 ROWS = 2000
 """Rows that a request brings at most."""
 
@@ -131,9 +131,8 @@ class Answers:
         neither names a rule it is the default of pairs.
         """
         _, _, tree, line = self._tree(at)
-        options = dict(self.run(like).manifest()[0].get("config") or {}) if like else {}
-        options["label"] = {**(label_of(options) or {}), **reward}
-        options.pop("reward", None)
+        options = known_options(self.run(like).manifest()[0].get("config") or {}) if like else {}
+        options["label"] = {**options.get("label", {}), **reward}
         if "name" in reward:  # another rule's own key
             options["label"].pop("chained", None)
         return view_rewards(tree, line, self.run(at.run).grammar(tree), options)

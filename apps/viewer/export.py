@@ -64,7 +64,7 @@ def document(pieces: dict[str, str]) -> str:
     module = (
         f'<script type="importmap">{imports}</script>\n    <script type="application/json" id="pack">{data}</script>'
     )
-    return _MODULE.sub(lambda found: f'{module}\n    <script type="module">import "@{found[1]}";</script>', shell)
+    return _MODULE.sub(lambda found: f'{module}\n    <script type="module">import "@/{found[1]}";</script>', shell)
 
 
 def _module(address: str) -> str:

@@ -18,10 +18,11 @@ from steprag.batch.tree_results import TREES
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import read_json
 from steprag.records.training_rows import Pair, preference_key
+from steprag.records.turns import Turn
 from steprag.runs.run import FAILED, PROGRESS, read_manifest
 from steprag.scores.metrics import normalise
 from steprag.tree import Tree
-from steprag.types import Prediction, Turn
+from steprag.types import Prediction
 
 SERIES = "metrics.jsonl"
 SCORES = "metrics.json"

@@ -1,4 +1,4 @@
-"""What the table of runs tells of each one: stage, model, state and why, size, score, cost, time; and how far it is."""
+"""What the table of runs shows of each one: stage, model, state and why, size, score, cost, time, and progress."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A JSON Lines file that may be gigabytes and may grow: where each record stands, and the little that a list shows.
 
-Reading goes on in slices of time, so a page has its first rows at once. Lines that cannot be read become faults with
+Reading continues in slices of time, so a page has its first rows at once. Lines that cannot be read become faults with
 their line numbers; the others are shown.
 """
 
@@ -136,7 +136,7 @@ class Listing(Generic[Record]):
         return stream
 
     def _open(self) -> BinaryIO:
-        """The text, opened anew: a duplicate of the descriptor would share its place with other threads' reads."""
+        """The text, opened again: a duplicate of the descriptor would share its place with other threads' reads."""
         return open(self._unpacked.name, "rb") if self._unpacked else self.path.open("rb")
 
     def _read_index(self, index: Iterator[Place], deadline: float, enough: int | None) -> None:

@@ -80,7 +80,7 @@ def _escaped(word: str) -> set[bytes]:
 
 
 def _texts_in(record: Any) -> tuple[list[str], set[str]]:
-    """Every text of a record, but for the names of its fields; and the ids of passages that it found. Without
+    """Every text of a record, except the names of its fields, and the ids of passages that it found. Without
     recursion: files of strangers may be deep.
     """
     texts: list[str] = []

@@ -54,7 +54,7 @@ def skeleton(tree: Tree, line: str) -> dict[str, Any]:
         "question": {"id": tree.question.id, "question": tree.question.question,
                      "golden_answers": tree.question.golden_answers, "metadata": tree.question.metadata},
         "status": tree.status,
-        "usage": vars(tree.usage),
+        "usage": tree.usage.shown,
         "iterations": tree.iterations,
         "known": tree.known,
         "nodes": {
@@ -83,8 +83,8 @@ def node_told(tree: Tree, node: Node, run: RunFolder) -> dict[str, Any]:
         "passages": [{**vars(passage), "text": texts.get(passage.id)} for passage in node.passages],
         "texts_missing": missing,
         "judge": node.judge,
-        "belief": None if node.belief is None else {**vars(node.belief), "usage": vars(node.belief.usage)},
-        "usage": vars(node.usage),
+        "belief": None if node.belief is None else {**vars(node.belief), "usage": node.belief.usage.shown},
+        "usage": node.usage.shown,
     }
 
 

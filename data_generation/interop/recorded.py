@@ -1,7 +1,7 @@
 """`steprag trees recorded`: the calls that `steprag record` kept, folded into trees.
 
 Calls with equal prompts are one node, and their completions its children: a question that was asked several times is a
-tree. A prompt that goes on from another one and its completion hangs below that completion. A trainer must see what a
+tree. A prompt that continues another one and its completion hangs below that completion. A trainer must see what a
 model is sent, so prompts with tools are compared with what the chat template of the model to be trained makes of them.
 """
 
@@ -24,7 +24,9 @@ from steprag.console.progress import say
 from steprag.engines.templates import rendered
 from steprag.errors import PART_DONE, ConfigError, DataError, StepFormatError, quoted
 from steprag.extras import code_hash, function_at
+from steprag.policy.gate import with_estimates
 from steprag.policy.replies import CUT, reasoning_of, text_of, usage_of
+from steprag.policy.tool_calls import calls_of
 from steprag.records.inputs import read_questions
 from steprag.records.json_text import decoded
 from steprag.records.jsonl import existing, file_hash, read_records, write_records
@@ -90,7 +92,7 @@ def said(message: dict[str, Any]) -> SaidMessage:
         if isinstance(part, dict) and part.get("type", "text") not in ("text", "output_text"):
             raise ValueError(f"a message shows a part of type {quoted(part.get('type'))}")
     calls = []
-    for function in (call["function"] for call in message.get("tool_calls") or ()):
+    for function in (call["function"] for call in calls_of(message)):
         told = function.get("arguments") or "{}"
         if not isinstance(value := decoded(told) if isinstance(told, str) else told, dict):
             raise ValueError("the arguments of a tool's call are no JSON object")
@@ -129,7 +131,7 @@ def as_sent(messages: Sequence[SaidMessage], tools: Sequence[Any], tokenizer: An
             return prompt
     at = len(commonprefix([sent, ours]))
     raise ConfigError(
-        f"the chat template of {tokenizer.name_or_path} tells of tools in other words: {quoted(sent[at : at + 60])}"
+        f"the chat template of {tokenizer.name_or_path} describes tools in other words: {quoted(sent[at : at + 60])}"
         f" for {quoted(ours[at : at + 60])}; take a model of the Qwen or Hermes family, or an agent without tools"
     )
 
@@ -147,7 +149,7 @@ class GrowingTree:
     origins: dict[int, list[int | None]] = field(default_factory=dict)
 
     def prompted(self, place: int, shown: tuple[SaidMessage, ...], prompt: tuple[Message, ...]) -> int:
-        """The prompt hangs below the completion `place`: at it, or at a twin where it has gone on already."""
+        """The prompt hangs below the completion `place`: at it, or at a twin where it has been continued already."""
         if place in self.origins:
             self.nodes[place] = replace(first := self.nodes[place], visits=max(1, first.visits - 1))
             place = len(self.nodes)
@@ -205,7 +207,8 @@ class CallFolder:
             if not messages or messages[-1].role == "system":
                 raise ValueError("nothing is asked")
             choices = [(said(one["message"]), one) for one in reply["choices"]]
-            usage = usage_of(reply.get("usage"))
+            chars = sum(len(one.written) for one in messages), sum(len(one.written) for one, _ in choices)
+            usage = with_estimates(usage_of(reply.get("usage")), *chars)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             self.counts[f"left out: {error}" if isinstance(error, ValueError) else "left out: no chat"] += 1
             return
@@ -219,7 +222,7 @@ class CallFolder:
         self.counts["folded"] += 1
 
     def _begun(self, keys: list[bytes], messages: tuple[SaidMessage, ...], tools: list[Any]) -> tuple[GrowingTree, int]:
-        """The tree and node of a prompt that no call had yet: below the completion that it goes on from, or a root."""
+        """The tree and node of a prompt that no call had yet: below the completion that it continues, or a root."""
         called = bool(tools) or any(one.calls for one in messages)
         if called and self._tokenizer is None:
             raise ConfigError("the recorded agent calls tools: name the model to be trained by --model, whose chat "

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from indexes.addons.postings import Counted, count_terms, write_arrays
 from indexes.folder.manifest import IndexManifest, open_add_on, write_add_on
-from indexes.ranking.rankings import Asked, Ranking, best_rows
+from indexes.ranking.rankings import Ranking, SearchKey, best_rows
 from indexes.rows.passage_store import PassageStore, mapped_list
 from steprag.config.sections import Positive, Section
 from steprag.console.progress import Progress
@@ -255,7 +255,7 @@ class Bm25Searcher:
     def load(self) -> None:
         """Nothing takes long: the scores are mapped, the vocabulary is read at opening."""
 
-    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+    def search(self, asked: Sequence[SearchKey]) -> list[Ranking]:
         """At most `top_k` rows a query, by BM25 score above 0; equal scores by row.
 
         Raises DataError where a term points beyond the arrays: to check all of them would take as long as to build.

@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from indexes.folder.manifest import IndexManifest, open_add_on, write_add_on
-from indexes.ranking.rankings import POOL, Asked, Ranking, RowSearcher, named, ordered, unit
+from indexes.ranking.rankings import POOL, Ranking, RowSearcher, SearchKey, named, ordered, unit
 from indexes.rows.passage_store import PassageStore, mapped_list
 from steprag.console.progress import Progress
 from steprag.errors import DataError
+from steprag.scores.gold import without_qualifier
 
 FOLDER = "links"
 RULE = 1
@@ -29,7 +30,6 @@ SOURCES = 5
 LONGEST = 8
 """Words of a title that are compared; longer titles are not looked for."""
 _WORD = re.compile(r"\w+")
-_QUALIFIER = re.compile(r"\s*\([^)]*\)\s*$")
 
 Title = tuple[str, ...]
 
@@ -60,7 +60,7 @@ def _write(folder: Path, store: PassageStore) -> None:
 
 def title_words(title: str) -> Title:
     """A title's words as text would have them: without the qualifier in brackets at its end."""
-    return tuple(_WORD.findall(_QUALIFIER.sub("", title)))
+    return tuple(_WORD.findall(without_qualifier(title)))
 
 
 def mentions(text: str, titles: dict[Title, int]) -> Iterator[Title]:
@@ -110,7 +110,7 @@ class LinkedSearcher:
         """Loads the ranking below; the links are mapped already."""
         self._base.load()
 
-    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+    def search(self, asked: Sequence[SearchKey]) -> list[Ranking]:
         """The ranking below, at least POOL deep, with what links gain added; scores are brought to 0…1 before."""
         found = self._base.search([(query, max(top_k, POOL)) for query, top_k in asked])
         return [self._linked(unit(ranked))[:top_k] for ranked, (_, top_k) in zip(found, asked, strict=True)]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from indexes.config import IndexConfig, chosen_encoder
-from indexes.corpora.read_corpus import take_in
+from indexes.corpora.read_corpus import ingest
 from indexes.corpora.readers import open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import POOLINGS, EncoderSpec, describe
@@ -66,7 +66,7 @@ def adopt_index(faiss_file: Path, corpus: str, out: Path, config: IndexConfig) -
     begun = Begun()
     corpus_hash = source.identity()
     with building(out, {"adopted": str(faiss_file.resolve()), "corpus": corpus_hash}) as folder:
-        taken = take_in(source, folder, 0.0, keep_empty=True)
+        taken = ingest(source, folder, 0.0, keep_empty=True)
         if taken.rows != index.ntotal:
             raise ConfigError(f"{faiss_file} holds {index.ntotal} vectors, {corpus} {taken.rows} passages:"
                               " it was built from another corpus")  # fmt: skip

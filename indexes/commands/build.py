@@ -25,7 +25,7 @@ from indexes.addons.bm25 import add_bm25
 from indexes.addons.links import FOLDER as LINKS
 from indexes.addons.links import add_links
 from indexes.config import IndexConfig, chosen_encoder
-from indexes.corpora.read_corpus import Intake, take_in
+from indexes.corpora.read_corpus import Intake, ingest
 from indexes.corpora.readers import Source, open_source
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import NONE, EncoderSpec
@@ -139,7 +139,7 @@ def _build(
     with building(out, state) as folder:
         taken = _given(order, folder, giver) if giver else _taken_in(order, folder, out if updated else None)
         facts, measured = _indexed(order, folder, taken) if order.spec.dense else (IndexFacts(SPARSE, {}), {})
-        stood = CorpusFacts(order.source.name, order.wanted["corpus"], taken.rows, taken.skipped)
+        stood = CorpusFacts(order.source.name, order.wanted["corpus"], *vars(taken).values())
         origin = read_index_manifest(giver).origin if giver else BUILT
         told = config.model_dump()
         manifest = seal(
@@ -188,7 +188,7 @@ def _existing(out: Path, wanted: dict[str, Any], update: bool) -> IndexManifest 
     remedy = "choose another --out, or delete that folder"
     if not update:
         _check_corpus(out, manifest, wanted, f"--update brings it up to date with this one, or {remedy}")
-    _check_giver(out, manifest, wanted, remedy)
+    check_reused_index(out, manifest, wanted, remedy)
     return manifest
 
 
@@ -197,7 +197,7 @@ def _check_corpus(folder: Path, manifest: IndexManifest, wanted: dict[str, Any],
         raise ConfigError(f"{folder} holds an index of another corpus; {remedy}")
 
 
-def _check_giver(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], remedy: str) -> None:
+def check_reused_index(folder: Path, manifest: IndexManifest, wanted: dict[str, Any], remedy: str) -> None:
     """Raises ConfigError where the folder's vectors are not those that are wanted. Queries' prefixes are in none."""
     made = manifest.identity.get("encoder", {})
     differing = next((key for key, value in wanted["encoder"].items()
@@ -217,7 +217,7 @@ def _taken_in(order: _Order, folder: Path, older: Path | None) -> Intake:
     if (folder / INTAKE).is_file():
         taken = Intake(**read_json(folder / INTAKE))
     else:
-        taken = take_in(order.source, folder, config.max_skipped)
+        taken = ingest(order.source, folder, config.max_skipped)
         write_json(folder / INTAKE, dataclasses.asdict(taken))
     if order.spec.dense:
         check_type(config.type, taken.rows, order.spec.dimension, config.ann)
@@ -278,7 +278,7 @@ def _given(order: _Order, folder: Path, giver: Path) -> Intake:
     """Passages and vectors of another index of the same corpus and encoder, under a second name."""
     manifest = read_index_manifest(giver)
     _check_corpus(giver, manifest, order.wanted, "its vectors are of no use here")
-    _check_giver(giver, manifest, order.wanted, "its vectors are of no use here")
+    check_reused_index(giver, manifest, order.wanted, "its vectors are of no use here")
     rows = manifest.corpus.rows
     check_type(order.config.type, rows, order.spec.dimension, order.config.ann)
     say(f"index: the vectors of {giver} are taken; nothing is encoded")

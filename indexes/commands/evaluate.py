@@ -17,11 +17,13 @@ from pydantic import Field
 from indexes import open_retriever
 from steprag.agent.retriever import PLACES, Retriever
 from steprag.batch.datasets import add_question_options, questions_given
-from steprag.config.load import NEWEST, StageConfig, add_options, config_from, index_of, parse_arguments
+from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
+from steprag.config.recipes import NEWEST, index_of
 from steprag.config.sections import Positive, RetrieverConfig
 from steprag.errors import DataError
 from steprag.records.inputs import question_from_row
-from steprag.records.tables import rows_of
+from steprag.records.left_out import LeftOut, say_left_out
+from steprag.records.rows import read_any_rows
 from steprag.scores.stats import mean_interval
 
 SUPPORT = "supporting_ids"
@@ -61,13 +63,15 @@ def main(argv: list[str]) -> int:
 def read_judged(path: Path) -> list[Judged]:
     """The questions of a file whose `metadata.supporting_ids` names passages. Raises DataError where none does."""
     judged: list[Judged] = []
-    for number, row in rows_of(path):
+    gone: list[LeftOut] = []
+    for number, row in read_any_rows(path, gone):
         question = question_from_row(row, path, number)
         support = question.metadata.get(SUPPORT) or []
         if not isinstance(support, list):
             raise DataError(path, f"metadata.{SUPPORT} is no list", line=number)
         if support:
             judged.append(Judged(question.question, frozenset(map(str, support))))
+    say_left_out(gone)
     if not judged:
         raise DataError(path, f"no question names its passages in metadata.{SUPPORT}")
     return judged

@@ -180,7 +180,9 @@ def try_bm25(source: Source, config: Bm25Config) -> Trial:
     with TemporaryDirectory() as folder:
         write_bm25(Path(folder), (terms_of(passage, analyse, config.title_weight) for passage in passages), config)
         took = time.perf_counter() - start
-        postings = sum(len(np.load(path)) for path in Path(folder).glob("data.*"))  # no file where no word is
+        postings = sum(
+            len(np.load(path, allow_pickle=False)) for path in Path(folder).glob("data.*")
+        )  # no file where no word is
     return Trial(postings / max(1, len(passages)), took / max(1, len(passages)))
 
 

@@ -14,7 +14,8 @@ from pydantic import Field
 
 from indexes import open_retriever
 from steprag.agent.retriever import PLACES, Retriever
-from steprag.config.load import NEWEST, StageConfig, add_options, config_from, index_of, parse_arguments
+from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
+from steprag.config.recipes import NEWEST, index_of
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError
 from steprag.records.jsonl import dump_line, to_dict

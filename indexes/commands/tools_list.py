@@ -11,13 +11,14 @@ from dataclasses import asdict
 from indexes import open_retriever
 from steprag.agent.inert import neutralise
 from steprag.agent.retriever import Retriever, Tooled
-from steprag.config.load import index_of, parse_arguments
+from steprag.config.load import parse_arguments
+from steprag.config.recipes import index_of
 from steprag.errors import ConfigError
 from steprag.records.jsonl import dump_line
 
 
 def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(prog="steprag tools list", description="What an agent is told of the tools.")
+    parser = argparse.ArgumentParser(prog="steprag tools list", description="Shows how the prompt describes the tools.")
     parser.add_argument("--index", metavar="FILE", help="tools file (YAML), as other commands take it")
     parser.add_argument("--config", metavar="RECIPE", help="recipe of generate or infer that names it by the key index")
     parser.add_argument("--json", action="store_true", help="a JSON object a tool, with its arguments")

@@ -15,7 +15,7 @@ from indexes.commands.build import PLAIN
 from indexes.folder.manifest import MEND, IndexFacts, IndexManifest, fingerprint, read_index_manifest
 from indexes.retrieval.milvus import (
     VECTOR,
-    Facts,
+    CollectionFacts,
     MilvusAddress,
     address_of,
     connected,
@@ -92,14 +92,14 @@ def upload(folder: Path, url: str, kind: str = "flat") -> int:
     return count
 
 
-def _facts(manifest: IndexManifest, kind: str) -> Facts:
+def _facts(manifest: IndexManifest, kind: str) -> CollectionFacts:
     """What the collection will hold. Its fingerprint is that of a flat index of the same vectors."""
     arithmetic = {key: manifest.index.parameters[key] for key in PLAIN if key in manifest.index.parameters}
     name = fingerprint(manifest.encoder, IndexFacts("flat", arithmetic), manifest.files[PASSAGES].sha256)
-    return Facts(name, manifest.corpus.rows, manifest.encoder, manifest.config, TYPES[kind][0])
+    return CollectionFacts(name, manifest.corpus.rows, manifest.encoder, manifest.config, TYPES[kind][0])
 
 
-def _created(client: Any, address: MilvusAddress, facts: Facts) -> None:
+def _created(client: Any, address: MilvusAddress, facts: CollectionFacts) -> None:
     """An empty collection with its index and the row of facts."""
     from pymilvus import DataType, MilvusClient  # pyright: ignore[reportMissingImports]
 

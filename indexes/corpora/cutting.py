@@ -1,4 +1,8 @@
-"""Blocks of a document as passages of about 100 words, or as a user's own function cuts them."""
+"""Blocks of a document as passages of about 100 words, or as a user's own function cuts them.
+
+The process that reads a document cuts it too (`document_worker`), within the same time and memory: it runs this file,
+and what is imported of this package is imported where it is needed.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,15 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from indexes.corpora.wikipedia import WORDS
-from steprag.errors import ConfigError, quoted
-from steprag.extras import code_hash, function_at
-from steprag.types import Passage
+if TYPE_CHECKING:
+    from steprag.types import Passage
 
-FORM = 3
+FORM = 4
 """Of reading and cutting: another number reads every document anew."""
+WORDS = 100
+"""Words of a passage, as in the dumps of Wikipedia."""
 MOST = WORDS * 5 // 4
 """Words of a passage, about: a longer section is cut into equal parts."""
 _PREFERRED = WORDS / 5
@@ -22,9 +26,11 @@ _PREFERRED = WORDS / 5
 _NO_BLANKS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u9fff"
 _WORD = re.compile(rf"[{_NO_BLANKS}]{{1,2}}|[^\s{_NO_BLANKS}]+")
 """A word; of scripts without blanks two letters count as one."""
-_END = re.compile(r"(\S*[.!?…]+[\"'”’)\]]*)\s+(?=[^a-z\s])|[。！？]+[」』”’）]*")
-_SHORT = re.compile(r"\W*([^\W\d_]|Dr|Mr|Mrs|Ms|Prof|St|No|Nr|Art|Abs|vs|cf|pp|Fig|ca|bzw)\.")
+_END = re.compile(r"(?<![.!?…])([.!?…]++[\"'”’)\]]*+)\s++(?=[^a-z\s])|(?<![。！？])[。！？]++[」』”’）]*+")
+_SHORT = re.compile(r"\W*+([^\W\d_]|Dr|Mr|Mrs|Ms|Prof|St|No|Nr|Art|Abs|vs|cf|pp|Fig|ca|bzw)\.")
 """What ends with a full stop and ends no sentence."""
+_BACK = 40
+"""Characters before a full stop in which such a word is looked for."""
 Block = tuple[str, int, str]
 """Part of a document: its role ("h" a heading, "p" a paragraph, "r" a row of a table), page (0: none) and text."""
 _PART: dict[str, type] = {"text": str, "title": str, "page": int}
@@ -33,22 +39,33 @@ LONGEST = 20_000
 
 
 def cut(blocks: Iterable[Block], path: str) -> Iterator[Passage]:
-    """A document's blocks as passages of `MOST` words or a little more. A heading begins a passage, and sentences and
-    rows of tables stay whole where they are no longer than one.
+    """A document's blocks as passages, in this process."""
+    from steprag.types import Passage
+
+    return (Passage(f"{path}#{made}", *row) for made, row in enumerate(cut_rows(blocks, path), 1))
+
+
+def cut_rows(blocks: Iterable[Block], path: str) -> Iterator[tuple[str, str]]:
+    """Titles and texts of a document's passages, of `MOST` words or a little more. A heading begins a passage, and
+    sentences and rows of tables stay whole where they are no longer than one. A heading stands in titles; one over
+    another heading, or one that is too long, in the text.
     """
     blocks = list(blocks)
     if all(role == "h" for role, _, _ in blocks):
         blocks = [("p", page, text) for _, page, text in blocks]
-    made, heading, section = 0, "", list[tuple[str, int, str]]()
+    heading, section, above, last = "", list[Block](), list[Block](), list[Block]()
     for role, page, text in [*blocks, ("h", 0, "")]:
         if role != "h":
             section.append((role, page, text))
             continue
-        for begins, passage in _equal_parts(section):
-            made += 1
-            title = ", ".join(filter(None, (Path(path).name, f"p. {begins}" if begins else "", heading)))
-            yield Passage(f"{path}#{made}", title, passage)
-        section, heading = [], text if len(text) <= 120 else f"{text[:119]}…"
+        if not section:  # the last heading stands in no title
+            above += last
+        if section or not text:
+            for begins, passage in _equal_parts([*above, *section]):
+                yield ", ".join(filter(None, (Path(path).name, f"p. {begins}" if begins else "", heading))), passage
+            above = []
+        last = [("p", page, text)]
+        section, heading = (last, f"{text[:119]}…") if len(text) > 120 else ([], text)
 
 
 def own_chunker(place: str) -> tuple[Callable[[Iterable[Block], str], Iterator[Passage]], int]:
@@ -57,6 +74,10 @@ def own_chunker(place: str) -> tuple[Callable[[Iterable[Block], str], Iterator[P
 
     Raises ConfigError, also while it cuts, for what it raises and for rows of another shape.
     """
+    from steprag.errors import ConfigError, quoted
+    from steprag.extras import code_hash, function_at
+    from steprag.types import Passage
+
     function, form = function_at(place, "documents.chunker"), int(code_hash(place, "documents.chunker")[:12], 16)
 
     def chunked(blocks: Iterable[Block], path: str) -> Iterator[Passage]:
@@ -109,11 +130,17 @@ def _equal_parts(section: list[tuple[str, int, str]]) -> Iterator[tuple[int, str
 def _sentences(text: str) -> Iterator[str]:
     start = 0
     for found in _END.finditer(text):
-        if not (found[1] and _SHORT.fullmatch(found[1])):
+        if not (found[1] == "." and _is_short(text[max(start, found.start() - _BACK) : found.end(1)])):
             yield text[start : found.end()].strip()
             start = found.end()
     if rest := text[start:].strip():
         yield rest
+
+
+def _is_short(text: str) -> bool:
+    """Whether the last word of a text, with its full stop, ends no sentence."""
+    words = text.rsplit(None, 1)
+    return bool(words) and _SHORT.fullmatch(words[-1]) is not None
 
 
 def _short(sentence: str) -> Iterator[str]:

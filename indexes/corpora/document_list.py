@@ -27,10 +27,13 @@ from steprag.records.jsonl import dump_line, file_hash, from_dict, parse_line, r
 from steprag.types import Passage
 
 READ = "read.sqlite"
-KINDS = {".pdf": "pdf", ".docx": "docx", ".pptx": "slides", ".odt": "opendocument", ".odp": "opendocument",
-         ".epub": "epub", ".html": "html", ".htm": "html", ".xhtml": "html", ".md": "markdown", ".markdown": "markdown",
+KINDS = {".pdf": "pdf", ".docx": "docx", ".pptx": "slides", ".xlsx": "workbook", ".odt": "opendocument",
+         ".odp": "opendocument", ".ods": "opendocument", ".epub": "epub", ".rtf": "rtf", ".html": "html",
+         ".htm": "html", ".xhtml": "html", ".md": "markdown", ".markdown": "markdown", ".csv": "table",
          ".txt": "text"}  # fmt: skip
 """Kinds of documents by the ending of their file's name."""
+Piece = tuple[str, int, str, int, int]
+"""What was left out of a document: its kind, page (0: none), first words, letters, and how many of it there are."""
 Trouble = tuple[str, int, str]
 """A problem's kind, its page (0: the whole file) and what is said of it."""
 _NO_ROOM = ("SQLITE_FULL", "SQLITE_IOERR_WRITE")
@@ -52,7 +55,9 @@ class Document:
     pages: int = 0
     passages: int = 0
     repeated: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
+    letters: int = 0
+    parts: dict[str, int] = field(default_factory=dict)
+    left: list[Piece] = field(default_factory=list)
     problems: list[Trouble] = field(default_factory=list)
     read: bool = True
     extra: dict[str, Any] = field(default_factory=dict)

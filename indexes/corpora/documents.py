@@ -4,8 +4,9 @@ A passage's id is `PATH#N`; PATH leads from the corpus folder to the file. Its t
 it begins on where the file has pages, and the innermost heading: `handbook.pdf, p. 12, Leave`. A reader can thus open
 the source at its page (`PATH#page=12`): what follows the file's name in the title begins with `, p. 12`.
 
-Each file is read in a process of its own bounds (`document_worker`). A file that gives no text is named, and the others
-go on. `documents.jsonl` in the index folder keeps what every file was and gave, and an update reads only what changed.
+Each file is read and cut in a process of its own bounds (`document_worker`). A file that gives no text is named, and
+the others go on. `documents.jsonl` in the index folder keeps what every file was and gave, and an update reads only
+what changed.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from indexes.corpora.cutting import FORM, cut, own_chunker
-from indexes.corpora.document_list import KINDS, Document, DocumentSpool, FormerDocuments, Readings, Trouble
+from indexes.corpora.document_list import KINDS, Document, DocumentSpool, FormerDocuments, Piece, Readings, Trouble
+from indexes.corpora.document_report import Report
+from indexes.corpora.document_worker import cut_away
 from indexes.rows.passage_store import DOCUMENTS, PassageStore
 from indexes.web.extraction import START_SECONDS, BoundedProcess
 from steprag.config.sections import Positive, Section
@@ -39,7 +43,7 @@ from steprag.records.jsonl import file_hash
 from steprag.types import Passage
 
 WORKER = Path(__file__).with_name("document_worker.py")
-PACKAGES = {"pdf": ("pypdfium2",), "docx": ("mammoth", "lxml"), "markdown": ("markdown_it", "lxml"), "text": ()}
+PACKAGES = {"pdf": ("pypdfium2",), "markdown": ("markdown_it", "lxml"), "rtf": ("striprtf",), "text": (), "table": ()}
 """Import names of what reads a kind; lxml reads the others."""
 _WINDOW, _WAITING = 32, 64 << 20
 """Documents whose passages wait in memory, and about the bytes of their files."""
@@ -56,16 +60,21 @@ class DocumentsConfig(Section):
     chunker: str | None = Field(default=None, description="module:function that cuts documents; none: 100 words each")
 
 
-class Told(NamedTuple):
+@dataclass(frozen=True)
+class Told:
     """What the worker says of a document (`document_worker`)."""
 
-    pages: int
-    blocks: list[tuple[Literal["h", "p", "r"], int, str]]
-    dropped: dict[str, int]
-    problems: list[Trouble]
+    pages: int = 0
+    blocks: list[tuple[Literal["h", "p", "r"], int, str]] = field(default_factory=list)
+    passages: list[tuple[str, str]] = field(default_factory=list)
+    left: list[Piece] = field(default_factory=list)
+    parts: dict[str, int] = field(default_factory=dict)
+    problems: list[Trouble] = field(default_factory=list)
+    letters: int = 0
+    __pydantic_config__ = ConfigDict(defer_build=True)
 
 
-_TOLD = TypeAdapter(Told, config=ConfigDict(defer_build=True))
+_TOLD = TypeAdapter(Told)
 
 
 class Documents:
@@ -83,7 +92,7 @@ class Documents:
         """A file for what was read (`document_list.READ`), with which a killed build goes on."""
         self.paths: list[str] = [corpus.name] if corpus.is_file() else sorted(self._found())
         for kind in {KINDS[_ending(path)] for path in self.paths if path not in self._troubles}:
-            for package in PACKAGES.get(kind, ("lxml",)):
+            for package in ("chardet", *PACKAGES.get(kind, ("lxml",))):
                 need(package)
 
     def _found(self) -> Iterator[str]:
@@ -221,7 +230,8 @@ class Documents:
         unsure = before.repeated or any(kind in _UNSURE for kind, _, _ in before.problems)
         if unsure or (one.sha256, self._form) != (before.sha256, before.form):
             return False
-        one.pages, one.dropped, one.problems = before.pages, before.dropped, before.problems
+        one.pages, one.left, one.parts, one.letters = before.pages, before.left, before.parts, before.letters
+        one.problems = before.problems
         return True
 
     def _read(self, one: Document, workers: list[BoundedProcess]) -> list[Passage]:
@@ -232,7 +242,8 @@ class Documents:
             command = (sys.executable, "-I", "-X", "utf8", str(WORKER), *bounds)
             self._workers.own = BoundedProcess(command, self._config.seconds)
             workers.append(self._workers.own)
-        asked = {"path": str(path.absolute()), "kind": KINDS[_ending(one.path)]}
+        name = one.path if self._cut is cut else None
+        asked = {"path": str(path.absolute()), "kind": KINDS[_ending(one.path)], "name": name}
         reply = self._workers.own.ask(json.dumps(asked).encode())
         trouble: Trouble = ("died", 0, "ended the process that read it (too little memory? --documents.memory_mb)")
         if self._workers.own.late:
@@ -241,9 +252,13 @@ class Documents:
             told = _TOLD.validate_python(decoded(reply or b""))
         except ValueError:  # a document may have taken the process over
             self._workers.own.end()
-            told = Told(0, [], {}, [trouble])
-        one.pages, one.dropped, one.problems = told.pages, told.dropped, told.problems
-        passages = list(self._cut(told.blocks, one.path))
+            told = Told(problems=[trouble])
+        one.pages, one.left, one.parts, one.letters = told.pages, told.left, told.parts, told.letters
+        one.problems = told.problems
+        passages = [Passage(f"{one.path}#{made}", *row) for made, row in enumerate(told.passages, 1)]
+        if name is None:
+            passages = [*self._cut(told.blocks, one.path)]
+            one.left += cut_away(told.blocks, [(passage.title, passage.text) for passage in passages], one.path)
         now, stands = Document(one.path), False
         with suppress(OSError):  # else it is gone
             _measure(now, path)
@@ -254,20 +269,22 @@ class Documents:
             one.problems = [("empty", 0, "holds no text")]
         return passages
 
-    def finish(self, folder: Path) -> None:
+    def finish(self, folder: Path) -> Report:
         """Writes what was read into an index folder, and says it."""
         self.gave.write(folder / DOCUMENTS)
-        dropped, repeated, pages, as_before = Counter[str](), 0, 0, 0
+        report, repeated, pages, as_before = Report(), 0, 0, 0
         for one in self.gave:
-            dropped.update(one.dropped)
+            report.add(one)
             repeated, pages, as_before = repeated + one.repeated, pages + one.pages, as_before + (not one.read)
-        dropped["repeated passages"] = repeated
+        dropped = {item.kind: item.count for item in report.items()} | {"repeated passages": repeated}
         left_out = ", ".join(f"{name} {count:,}" for name, count in dropped.items() if count)
         before = f" ({as_before:,} as before)" if as_before else ""
         say(f"index: documents: {len(self.paths):,}{before}{f', of {pages:,} pages' if pages else ''}"
             f"{'; left out: ' if left_out else ''}{left_out}")  # fmt: skip
+        report.say()
         if self.others:
             say(f"index: files of other types are not read: {self.other_types()}; of passages give the file itself")
+        return report
 
     def other_types(self) -> str:
         """Endings of the files that are no documents, the most frequent ones, and how many there are."""

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from indexes.corpora.document_list import READ
+from indexes.corpora.document_report import Report, pieces
 from indexes.corpora.readers import FORMAT, Problem, Source
 from indexes.rows.passage_store import PASSAGES, SKIPPED, PassageStore, drop_rows, write_passages
 from steprag.console.progress import Progress, say
 from steprag.errors import DataError, quoted
 from steprag.records.jsonl import PARTIAL, dump_line
+from steprag.records.left_out import LeftOut, as_json
 from steprag.types import Passage
 
 SHOWN = 5
@@ -35,10 +37,14 @@ _SEEN = [("hash", "<u8"), ("row", "<i8"), ("file", "<i4"), ("line", "<i8")]
 
 @dataclass(frozen=True)
 class Intake:
-    """What an intake found: `rows` passages stand in the store, `skipped` counts what was left out, by kind."""
+    """What an intake found: `rows` passages stand in the store, `skipped` counts what was left out, by kind. Of
+    documents, `parts` counts what was read beside paragraphs, and `left_out` names what was not.
+    """
 
     rows: int
     skipped: dict[str, int]
+    parts: dict[str, int] = field(default_factory=dict)
+    left_out: list[dict[str, Any]] = field(default_factory=list)
 
 
 class _Skipping:
@@ -55,6 +61,13 @@ class _Skipping:
             self.first.append((place, problem.detail))
         row = {"place": place, "kind": problem.kind, "detail": problem.detail}
         self._stream.write(dump_line(row).encode("utf-8", "replace") + b"\n")
+
+    def name(self, pieces: Iterable[LeftOut]) -> int:
+        """Writes what was left out within documents that were read; returns how many pieces there are."""
+        rows = as_json(pieces)
+        for row in rows:
+            self._stream.write(dump_line(row).encode("utf-8", "replace") + b"\n")
+        return len(rows)
 
     def show(self) -> None:
         for place, detail in self.first:
@@ -74,7 +87,7 @@ class _Skipping:
             raise DataError(*self.first[0], remedy=remedy)
 
 
-def take_in(source: Source, folder: Path, max_skipped: float, *, keep_empty: bool = False) -> Intake:
+def ingest(source: Source, folder: Path, max_skipped: float, *, keep_empty: bool = False) -> Intake:
     """Writes the passage store into `folder`, and `skipped.jsonl` where something was left out.
 
     `keep_empty`: a line without text stays, as a passage without words, for what counts rows by the corpus's lines.
@@ -98,18 +111,21 @@ def take_in(source: Source, folder: Path, max_skipped: float, *, keep_empty: boo
                     "duplicate", f"id {quoted(store.read(int(entry['row'])).id)} stands in {where} already"
                 )
                 skipping.add(source.place(int(entry["file"]), int(entry["line"])), problem)
+        named = sum(skipping.name(pieces(one)) for one in source.documents.gave) if source.documents else 0
     if len(duplicates):
         rows = drop_rows(folder, duplicates["row"])
     skipping.check(rows)
+    report = Report()
     if source.documents:
-        source.documents.finish(folder)
+        report = source.documents.finish(folder)
     skipping.show()
     if not rows:
         remedy = "the lines above say why no document gives any text" if source.documents else FORMAT
         raise DataError(source.name, "holds no passages", remedy=remedy)
-    if not skipping.counts:
+    if not skipping.counts and not named:
         (folder / SKIPPED).unlink()
-    return Intake(rows, dict(skipping.counts))
+    parts = {name: count for name, count in report.parts.items() if count}
+    return Intake(rows, dict(skipping.counts), parts, as_json(report.items()))
 
 
 def _passages(source: Source, skipping: _Skipping, shares: Path, keep_empty: bool) -> Iterator[Passage]:

@@ -18,11 +18,11 @@ from indexes.corpora.wikipedia import dump_passages
 from steprag.batch.datasets import HUB, hub_rows
 from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError
+from steprag.records.inputs import passage_from_row
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import existing, files_hash
 from steprag.records.packed import PACKED, NotWhole, lines, open_bytes, too_long, unpacked
-from steprag.records.spellings import passage_from_row
-from steprag.records.tables import other_rows, parquet_values
+from steprag.records.rows import non_jsonl_rows, parquet_values
 from steprag.types import Passage
 
 ATLAS = "atlas"
@@ -137,8 +137,8 @@ def _reader(path: Path) -> Callable[[Path], Iterator[tuple[int, Passage | Proble
 
 
 def _is_document(path: Path) -> bool:
-    """Whether a file holds prose; a .txt may hold JSON Lines too."""
-    if path.is_dir() or path.suffix.lower() not in KINDS:
+    """Whether a file holds prose; a .txt may hold JSON Lines too, and a .csv alone has a passage a row."""
+    if path.is_dir() or KINDS.get(path.suffix.lower(), "table") == "table":
         return False
     with path.open("rb") as stream:
         return not stream.read(1024).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
@@ -150,8 +150,8 @@ def _is_dump(path: Path) -> bool:
 
 
 def text_rows(path: Path) -> Iterator[tuple[int, Passage | Problem]]:
-    """Every row of a file of text, of any form that is read (`steprag.records.tables`), from 1. Raises DataError."""
-    others = other_rows(path)
+    """Every row of a file of text, of any form that is read (`steprag.records.rows`), from 1. Raises DataError."""
+    others = non_jsonl_rows(path)
     if others is None:
         yield from json_lines(path)
     else:

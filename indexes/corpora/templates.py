@@ -70,7 +70,7 @@ _SCALED = re.compile(r"(e\d+)(\S.*)")
 """A unit of {{convert}} with a power of ten before it: `e6acre`."""
 _MARKS = {"c.": "circa|ca|c.|ca.", "fl.": "floruit|fl.|fl", "b.": "b.|born in", "d.": "d.|died in", "r.": "reign|r."}
 """What stands before a date or a range of two, also without one: `{{circa}} 1911`."""
-_NUMBER = re.compile(r"[+\-−]?[\d.,]*\d[\d.,]*(?:[eE][+\-]?\d+)?(?:[+⁄/]\d+(?:[⁄/]\d+)?)?")
+_NUMBER = re.compile(r"[+\-−]?[.,]*+\d[\d.,]*+(?:[eE][+\-]?\d++)?(?:[+⁄/]\d++(?:[⁄/]\d++)?)?")
 _DATES = re.compile(
     r"(birth|death|start|end|film|release|launch|opening|completion|sort)? ?(date|year|dts|dob|bda|dda)\b"
 )

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from indexes.corpora.cutting import WORDS
 from indexes.corpora.templates import FRAME, render
 from steprag.console.progress import say
 from steprag.engines.threads import usable_cores
@@ -22,8 +23,6 @@ from steprag.errors import ConfigError, DataError
 from steprag.records.packed import NotWhole, open_bytes
 from steprag.types import Passage
 
-WORDS = 100
-"""Of a passage."""
 WINDOW = 256
 """Pages that a process parses at a time; a few windows are in memory at once."""
 NAMED = 8

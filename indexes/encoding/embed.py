@@ -2,7 +2,7 @@
 
 sentence-transformers loads the model and does the pooling. Texts take a way of our own through it: tokens are made
 ahead, texts of like length go together, and a batch holds so many tokens rather than so many texts, which leaves
-little padding and keeps a batch within the caches (`benchmarks/encode_speed.py` compares it with `encode`).
+little padding and keeps a batch within the caches (`benchmarks/peers/encode.py` compares it with `encode`).
 """
 
 from __future__ import annotations

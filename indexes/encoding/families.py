@@ -62,6 +62,10 @@ _NAMELESS = re.compile(
 """Parts of a path that name no model: a hub's commit, a training's step, …; the part before them does."""
 
 
+LONGEST = 200
+"""Characters of a model's name that are looked at."""
+
+
 def words(name: str) -> str:
     """A name in lower case, its words joined by hyphens: `BAAI--bge_base_en` is `baai-bge-base-en`."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
@@ -71,7 +75,7 @@ def model_names(*given: str) -> Iterator[str]:
     """The model's name in each of these names and paths, in `words`: of a hub's cache, that of the repository."""
     for path in given:
         parts = [part for part in re.split(r"[\\/]", path) if not _NAMELESS.fullmatch(part.lower())]
-        yield words(parts[-1]) if parts else ""
+        yield words(parts[-1][-LONGEST:]) if parts else ""
 
 
 def is_called(pattern: str, name: str) -> bool:

@@ -193,7 +193,7 @@ def _in_processes(work: Work, shards: list[int], devices: list[str], progress: P
                     yield mark
         except BrokenProcessPool:
             raise StepragError("an encoding process died (out of memory?);"
-                               " run the same command again to go on behind the finished shards") from None  # fmt: skip
+                               " run the same command again to resume after the finished shards") from None  # fmt: skip
 
 
 class EncodingSlot:
@@ -249,7 +249,7 @@ def _on_ray(slots: int, work: Work, shards: list[int], devices: list[str], progr
                 yield _kept(work, vectors, shard, found)
         except RayActorError:
             raise StepragError(f"an encoding process died {DEATHS} times over the same passages (out of memory? Ray's"
-                               " logs say why); run the same command again to go on behind the finished shards"
+                               " logs say why); run the same command again to resume after the finished shards"
                                ) from None  # fmt: skip
         except RayTaskError as error:
             raise own_error(error) from None

@@ -35,13 +35,16 @@ MEND = "build the index again, or copy the whole folder again"
 @dataclass(frozen=True)
 class CorpusFacts:
     """`sha256` is that of the corpus as given, `path` where it stood; `skipped` counts lines that were left out, by
-    kind.
+    kind. Of documents, `parts` counts what was read beside paragraphs, `left_out` what was not, by kind, with the place
+    and first words of the largest piece.
     """
 
     path: str
     sha256: str
     rows: int
     skipped: dict[str, int] = field(default_factory=dict)
+    parts: dict[str, int] = field(default_factory=dict)
+    left_out: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from indexes.folder.manifest import MEND, read_index_manifest
 from indexes.rows.passage_store import PassageStore
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
+from steprag.records.inputs import as_document
 from steprag.records.jsonl import existing, write_records
 from steprag.records.sealed import check_files
-from steprag.records.spellings import as_document
 
 
 def main(argv: list[str]) -> int:

@@ -18,7 +18,7 @@ from steprag.records.jsonl import as_utf8
 
 Ranking = list[tuple[int, float]]
 """(row, score), best first, equal scores by row."""
-Asked = tuple[str, int]
+SearchKey = tuple[str, int]
 """A query and how many rows it wants at most."""
 
 DECIMALS = 4
@@ -69,12 +69,12 @@ class RowSearcher(Protocol):
         """Loads what takes long (weights), once, in the thread that will search."""
         ...
 
-    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+    def search(self, asked: Sequence[SearchKey]) -> list[Ranking]:
         """One ranking for each, at most as long as asked for."""
         ...
 
 
-def asked_of(query: str, top_k: int) -> Asked:
+def search_key(query: str, top_k: int) -> SearchKey:
     """The query with single spaces, and its top_k. Raises RetrieverError for what cannot be searched."""
     text = as_utf8(" ".join(query.split()))  # half a surrogate pair would fail the batch
     if not text:

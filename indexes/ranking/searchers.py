@@ -11,9 +11,9 @@ from indexes.ranking.rankings import (
     POOL,
     RRF_K,
     SPARE,
-    Asked,
     Ranking,
     RowSearcher,
+    SearchKey,
     TextEncoder,
     VectorIndex,
     named,
@@ -35,7 +35,7 @@ class DenseSearcher:
         """Loads the encoder, once."""
         self._encoder = self._encoder or self._load_encoder()
 
-    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+    def search(self, asked: Sequence[SearchKey]) -> list[Ranking]:
         """At most `top_k` rows a query, by cosine.
 
         All queries are encoded at once, and each top_k is a search of its own. A query that stands twice is encoded
@@ -45,7 +45,7 @@ class DenseSearcher:
         assert self._encoder is not None
         texts = list(dict.fromkeys(query for query, _ in asked))
         vectors = dict(zip(texts, self._encoder.encode_queries(texts), strict=True))
-        found: dict[Asked, Ranking] = {}
+        found: dict[SearchKey, Ranking] = {}
         for top_k in dict.fromkeys(top_k for _, top_k in asked):
             alike = [each for each in dict.fromkeys(asked) if each[1] == top_k]
             wanted = np.stack([vectors[query] for query, _ in alike])
@@ -68,7 +68,7 @@ class HybridSearcher:
         for part in self._parts:
             part.load()
 
-    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+    def search(self, asked: Sequence[SearchKey]) -> list[Ranking]:
         """At most `top_k` rows a query, fused from the first POOL of each part or more."""
         pools = [(query, max(top_k, POOL)) for query, top_k in asked]
         found = [part.search(pools) for part in self._parts]
@@ -126,7 +126,7 @@ class RerankedSearcher:
         self._base.load()
         self._model.load()
 
-    def search(self, asked: Sequence[Asked]) -> list[Ranking]:
+    def search(self, asked: Sequence[SearchKey]) -> list[Ranking]:
         """At most `top_k` rows a query, with the cross-encoder's scores."""
         found = self._base.search([(query, max(top_k, self._candidates)) for query, top_k in asked])
         return [rerank(query, first, self._store, self._model)[:top_k]

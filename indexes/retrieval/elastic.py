@@ -20,6 +20,7 @@ class ElasticRetriever(RemoteRetriever):
     """
 
     _route, _speaks = "/_search", "Elasticsearch's"
+    _options = "?allow_partial_search_results=false"
 
     def __init__(self, url: str, config: RetrieverConfig) -> None:
         scheme, _, place = url.partition("://")

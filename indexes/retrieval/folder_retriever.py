@@ -7,8 +7,9 @@ collect, and the next batch takes them all. The event loop only ever waits.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,9 @@ from typing import Protocol
 
 from cachetools import LRUCache
 
-from indexes.ranking.rankings import Asked, RowSearcher, asked_of
+from indexes.ranking.rankings import RowSearcher, SearchKey, search_key
 from steprag.agent.retriever import Documented
-from steprag.errors import RetrieverError
+from steprag.errors import RetrieverError, own_copy
 from steprag.types import Passage
 
 MAX_BATCH = 64
@@ -28,7 +29,7 @@ first.
 """
 
 
-def remembered_searches() -> LRUCache[Asked, tuple[Passage, ...]]:
+def search_cache() -> LRUCache[SearchKey, tuple[Passage, ...]]:
     """An empty memory of searches, bounded by their passages."""
     return LRUCache(REMEMBERED, lambda found: min(max(1, len(found)), REMEMBERED))
 
@@ -57,10 +58,8 @@ class Counts:
     batched: int = 0
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    asked: Asked
-    waiter: asyncio.Future[tuple[Passage, ...]]
+_Waiters = list["asyncio.Future[tuple[Passage, ...]]"]
+"""Those that wait for one search."""
 
 
 class FolderRetriever:
@@ -79,9 +78,11 @@ class FolderRetriever:
         self._searcher, self._store, self._batch, self._originals = searcher, store, batch, originals
         self.counts = Counts()
         self._batch_seconds = 0.0
-        self._waiting: list[_Waiting] = []
+        self._waiting: dict[SearchKey, _Waiters] = {}
+        self._running: dict[SearchKey, _Waiters] = {}
+        """The batch in the worker thread: who asks for the same meanwhile waits too."""
         self._pump: asyncio.Task[None] | None = None
-        self._cache = remembered_searches()
+        self._cache = search_cache()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="retriever")
         self._loading: Future[None] | None = self._worker.submit(searcher.load) if preload else None
         self._closed = False
@@ -111,10 +112,10 @@ class FolderRetriever:
 
     async def ready(self) -> None:
         """Waits until the weights are loaded; raises what went wrong where they cannot be."""
-        await self.settled()
+        await self.load_finished()
         self._loaded.result()
 
-    async def settled(self) -> None:
+    async def load_finished(self) -> None:
         """Waits until the weights are loaded, or failed to."""
         if not self._loaded.done():
             await asyncio.wait([asyncio.wrap_future(self._loaded)])
@@ -127,22 +128,22 @@ class FolderRetriever:
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """At most `top_k` passages, best first; equal scores in the order of the corpus.
 
-        Raises RetrieverError for a query that cannot be searched (`asked_of`) and where the retriever is closed.
+        Raises RetrieverError for a query that cannot be searched (`search_key`) and where the retriever is closed.
         Anything else, such as weights that do not load or a damaged store, is no query's fault and raised as it is.
         """
         if self._closed:
             raise RetrieverError("the retriever is closed")
-        asked = asked_of(query, top_k)
+        asked = search_key(query, top_k)
         self.counts.searches += 1
         if (found := self._cache.get(asked)) is not None:
             self.counts.remembered += 1
             return found
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(asked, loop.create_future())
-        self._waiting.append(waiting)
+        waiter = loop.create_future()
+        (self._running.get(asked) or self._waiting.setdefault(asked, [])).append(waiter)
         if self._pump is None or self._pump.done():
             self._pump = loop.create_task(self._drain())
-        return await waiting.waiter
+        return await waiter
 
     def document(self, passage_id: str, *, checked: bool = False) -> Path | None:
         """As `steprag.agent.retriever.Documented`."""
@@ -156,10 +157,9 @@ class FolderRetriever:
         if self._closed:
             return
         self._closed = True
-        for waiting in self._waiting:
-            waiting.waiter.cancel()
+        _cancel(self._waiting)
         if self._loading is not None and not self._loading.cancel():
-            await self.settled()
+            await self.load_finished()
         if self._pump is not None and not self._pump.done():
             await asyncio.wait([self._pump])
         self._worker.submit(self._store.close)  # behind a batch that was abandoned, if one still runs
@@ -167,42 +167,54 @@ class FolderRetriever:
 
     async def _drain(self) -> None:
         """Answers batch after batch until nothing waits."""
-        batch: list[_Waiting] = []
         try:
             while self._waiting:
-                batch, self._waiting = self._waiting[: self._batch], self._waiting[self._batch :]
-                batch = [waiting for waiting in batch if not waiting.waiter.done()]
-                if batch:
-                    await self._answer(batch)
+                taken = dict(itertools.islice(self._waiting.items(), self._batch))
+                self._waiting = {asked: waiters for asked, waiters in self._waiting.items() if asked not in taken}
+                self._running = {asked: waiters for asked, waiters in taken.items() if not _all_done(waiters)}
+                if self._running:
+                    await self._answer()
         finally:  # reached with open waiters only where the loop is going down
-            for waiting in batch + self._waiting:
-                waiting.waiter.cancel()
-            self._waiting = []
+            _cancel(self._running)
+            _cancel(self._waiting)
+            self._running, self._waiting = {}, {}
 
-    async def _answer(self, batch: Sequence[_Waiting]) -> None:
+    async def _answer(self) -> None:
         """Runs one batch in the worker thread and hands every waiter its passages, or what went wrong."""
-        wanted = list(dict.fromkeys(waiting.asked for waiting in batch))
+        wanted = list(self._running)
         self.counts.batches += 1
         self.counts.batched += len(wanted)
-        await self.settled()
+        await self.load_finished()
         start = time.monotonic()
         work = asyncio.get_running_loop().run_in_executor(self._worker, self._search_batch, wanted)
         await asyncio.wait([work])
         taken = time.monotonic() - start
         self._batch_seconds = 0.7 * self._batch_seconds + 0.3 * taken if self._batch_seconds else taken
-        error = work.exception()
+        error, answered = work.exception(), self._running
+        self._running = {}
         if error is None:
             self._cache.update(work.result())
-        for waiting in batch:
-            if waiting.waiter.done():
-                continue
-            if error is None:
-                waiting.waiter.set_result(work.result()[waiting.asked])
-            else:
-                waiting.waiter.set_exception(error)
+        for asked, waiters in answered.items():
+            for waiter in waiters:
+                if waiter.done():
+                    continue
+                if error is None:
+                    waiter.set_result(work.result()[asked])
+                else:
+                    waiter.set_exception(own_copy(error))
 
-    def _search_batch(self, wanted: Sequence[Asked]) -> dict[Asked, tuple[Passage, ...]]:
+    def _search_batch(self, wanted: Sequence[SearchKey]) -> dict[SearchKey, tuple[Passage, ...]]:
         """Worker thread: the rows of all queries, then their passages."""
         self._loaded.result()  # raises what went wrong while loading
         found = zip(wanted, self._searcher.search(wanted), strict=True)
         return {asked: tuple(self._store.read(row, score) for row, score in rows) for asked, rows in found}
+
+
+def _all_done(waiters: _Waiters) -> bool:
+    return all(waiter.done() for waiter in waiters)
+
+
+def _cancel(searches: Mapping[SearchKey, _Waiters]) -> None:
+    for waiters in searches.values():
+        for waiter in waiters:
+            waiter.cancel()

@@ -17,8 +17,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from indexes.addons.bm25 import Analyser, Bm25Config, terms_of
+from indexes.corpora.document_report import notes as notes_of
 from indexes.corpora.documents import KINDS, DocumentsConfig, read_document
-from indexes.ranking.rankings import Ranking, asked_of, best_rows, named
+from indexes.ranking.rankings import Ranking, best_rows, named, search_key
 from indexes.web.sources import fused
 from steprag.agent.retriever import Choosing, Documented, GivenFile, Retriever, SourceChoice, is_given
 from steprag.errors import DataError
@@ -66,11 +67,12 @@ class GivenFiles:
         file.rename(folder / name)
         document, passages = read_document(folder / name, DocumentsConfig())
         notes = tuple(_OPTION.sub("", said) for _, _, said in document.problems)
+        told = *notes, *notes_of(document)
         if not passages:
             raise DataError(name, "; ".join(notes) or "holds no text")
         if (whole := len(passages) + sum(one.passages for one in self.files())) > most:
             raise DataError(name, f"makes {whole:,} passages with the other files; at most {most:,} are kept")
-        given = GivenFile(id, name, time.time(), document.bytes, document.pages, len(passages), notes)
+        given = GivenFile(id, name, time.time(), document.bytes, document.pages, len(passages), told)
         write_records(folder / PASSAGES, (replace(one, id=f"{id}/{one.id}") for one in passages))
         write_json(folder / FACTS, vars(given))
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +103,7 @@ class GivenFiles:
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """At most `top_k` passages that share a word with the query, by BM25. Raises RetrieverError for no query."""
-        return await asyncio.to_thread(self._search, *asked_of(query, top_k))
+        return await asyncio.to_thread(self._search, *search_key(query, top_k))
 
     def _search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         with self._lock:

@@ -45,7 +45,7 @@ class MilvusAddress:
 
 
 @dataclass(frozen=True)
-class Facts:
+class CollectionFacts:
     """What a collection holds: the fingerprint of the folder it came from, its rows, the encoder that made its vectors
     (with what the build set against the model's own files), and the type of its index.
     """
@@ -97,13 +97,13 @@ def reason(error: Any) -> str:
     return " ".join(str(getattr(error, "message", "") or error).split())[:300]
 
 
-def facts_row(facts: Facts) -> dict[str, Any]:
+def facts_row(facts: CollectionFacts) -> dict[str, Any]:
     """The row that says what the collection holds."""
     text = json.dumps({"format": FORMAT, **dataclasses.asdict(facts)}, sort_keys=True)
     return {"row": FACTS_ROW, "id": "", "title": "", "text": text, VECTOR: [0.0] * facts.encoder.dimension}
 
 
-def read_facts(client: Any, address: MilvusAddress) -> Facts | None:
+def read_facts(client: Any, address: MilvusAddress) -> CollectionFacts | None:
     """What the collection holds; None where there is no such collection. Raises ConfigError where it is not ours."""
     with told(address):
         if not client.has_collection(address.collection):
@@ -113,7 +113,7 @@ def read_facts(client: Any, address: MilvusAddress) -> Facts | None:
         row = decoded(found[0]["text"])
         if row.pop("format") != FORMAT:
             raise ValueError
-        return Facts(**{**row, "encoder": EncoderSpec(**row["encoder"])})
+        return CollectionFacts(**{**row, "encoder": EncoderSpec(**row["encoder"])})
     except (LookupError, TypeError, ValueError, AttributeError, NotJson):
         raise ConfigError(f"{address.uri}/{address.collection} was not filled by steprag index upload, or by another "
                           "version; upload the index folder into a new collection") from None  # fmt: skip
@@ -167,7 +167,7 @@ class FoundPassages:
 class CollectionIndex:
     """A collection as what dense search asks of FAISS (`VectorIndex`)."""
 
-    def __init__(self, client: Any, address: MilvusAddress, facts: Facts, passages: FoundPassages) -> None:
+    def __init__(self, client: Any, address: MilvusAddress, facts: CollectionFacts, passages: FoundPassages) -> None:
         """`passages` keeps what a search brings."""
         self._client, self._address, self._facts, self._passages = client, address, facts, passages
         self.ntotal = facts.rows
@@ -187,17 +187,25 @@ class CollectionIndex:
                 consistency_level=STRONG,
             )
         scores, rows = np.full((len(x), depth), -np.inf), np.full((len(x), depth), -1)
-        for query, hits in enumerate(found):
-            for place, hit in enumerate(hits):
-                row = int(hit["entity"]["row"])
-                if row != FACTS_ROW:
-                    scores[query, place], rows[query, place] = hit["distance"], row
-                    self._passages.keep(row, hit["entity"])
+        try:
+            for query, hits in zip(range(len(x)), found, strict=True):
+                for place, hit in enumerate(hits):
+                    row = int(hit["entity"]["row"])
+                    if row != FACTS_ROW:
+                        scores[query, place], rows[query, place] = hit["distance"], row
+                        self._passages.keep(row, hit["entity"])
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise self._in_part(f"{type(error).__name__} {error}") from None
+        if np.isnan(scores).any():
+            raise self._in_part("a score is no number")
         return scores, rows
+
+    def _in_part(self, why: str) -> RetrieverError:
+        return RetrieverError(f"{self._address.uri}/{self._address.collection}: incomplete reply: {why}")
 
 
 def open_milvus(
-    url: str, config: RetrieverConfig, encoder: Callable[[Facts], Callable[[], TextEncoder]], batch: int
+    url: str, config: RetrieverConfig, encoder: Callable[[CollectionFacts], Callable[[], TextEncoder]], batch: int
 ) -> FolderRetriever:
     """The retriever of a collection that `steprag index upload` has filled; `encoder` finds its encoder here.
 

@@ -11,28 +11,39 @@ from typing import Any
 
 import aiohttp
 
-from indexes.ranking.rankings import asked_of, named
+from indexes.ranking.rankings import named, search_key
 from steprag.config.sections import RetrieverConfig
 from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError, RetrieverError, quoted
 from steprag.net.bounded_http import BoundedClient, HttpReply, pause
 from steprag.net.hosts import checked_url
+from steprag.records.inputs import passage_from_row
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import dump_line, line_hash
-from steprag.records.spellings import PASSAGE_IDS, passage_from_row, plain
+from steprag.records.spellings import PASSAGE_IDS, plain
 from steprag.types import Passage
 
 FINGERPRINT = "X-StepRAG-Index"
 """Header in which the service names what it searches."""
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 """Statuses after which a request is sent again."""
+INCOMPLETE = ("timed_out", "terminated_early", "partial", "is_partial", "error", "errors")
+"""Keys by which a reply of status 200 says that it is incomplete."""
+ANSWERED = {"_shards": ("successful", "skipped"), "_clusters": ("successful",)}
+"""Which of Elasticsearch's counts have answered, out of `total`. It skips a shard that cannot match the query, and a
+cluster that it cannot reach.
+"""
 CONNECTIONS = 64
+
+
+class PartialReply(Exception):
+    """An incomplete reply. The search is repeated: taken as complete, its gap would stay in the journal."""
 
 
 class RemoteRetriever:
     """Searches by HTTP. For one event loop at a time; requests of many searches are in flight at once."""
 
-    _route, _speaks = "/retrieve", "Search-R1's"
+    _route, _speaks, _options = "/retrieve", "Search-R1's", ""
 
     def __init__(self, url: str, config: RetrieverConfig) -> None:
         """Asks the service what it is. Raises ConfigError where none answers, refuses the token, or does not fit."""
@@ -99,20 +110,21 @@ class RemoteRetriever:
         """
         if self._closed:
             raise RetrieverError("the retriever is closed")
-        text, top_k = asked_of(query, top_k)
+        text, top_k = search_key(query, top_k)
         body = self._asking(text, top_k)
         problem = ""
         for attempt in range(self._config.retries + 1):
             client = self._open()
             try:
                 async with self._free:  # waiting for a free connection is no loss
-                    reply = await client.post(self._url + self._route, body)
-            except aiohttp.ClientError as error:
-                problem, headers = _reason(error), {}
-            else:
+                    reply = await client.post(self._url + self._route + self._options, body)
                 if reply.status not in AGAIN:
                     return self._passages(reply, top_k)
                 problem, headers = _complaint(reply), reply.headers
+            except aiohttp.ClientError as error:
+                problem, headers = _reason(error), {}
+            except PartialReply as error:
+                problem, headers = f"incomplete reply: {error}", {}
             if attempt < self._config.retries:
                 await asyncio.sleep(pause(attempt, headers))
         raise RetrieverError(f"{self._url}: {problem} (tried {self._config.retries + 1} times)")
@@ -148,10 +160,13 @@ class RemoteRetriever:
         if reply.headers.get(FINGERPRINT, self.fingerprint) != self.fingerprint:
             raise ConfigError(f"{self._url} serves another index than when it was opened; start the run again")
         try:
-            rows = list(self._rows(decoded(reply.content, finite=False))[:top_k])
+            told = decoded(reply.content, finite=False)
+            if lacks := lacking(told):
+                raise PartialReply(lacks)
+            rows = list(self._rows(told)[:top_k])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            told = f"{error}; it begins {quoted(reply.content[:200].decode(errors='replace'))}"
-            raise RetrieverError(f"{self._url}: a reply that is not {self._speaks}: {told}") from None
+            why = f"{error}; it begins {quoted(reply.content[:200].decode(errors='replace'))}"
+            raise RetrieverError(f"{self._url}: a reply that is not {self._speaks}: {why}") from None
         kept: list[Passage] = []
         problem = ""
         for item in rows:
@@ -168,11 +183,26 @@ class RemoteRetriever:
 
     def _rows(self, told: Any) -> list[Any]:
         """What was found for the one query of a reply."""
-        (found,) = told["result"]
-        return found
+        found = told["result"]
+        if isinstance(found, list) and (len(found) != 1 or found[0] is None):
+            raise PartialReply(f"{len(found)} lists of results, or null, for one query")
+        return found[0]
 
     def _refused(self) -> ConfigError:
         return ConfigError(f"{self._url} refuses the token: put its token in {self._config.token_env}")
+
+
+def lacking(told: Any) -> str:
+    """Why a reply is incomplete, by what it says: failed shards or clusters, a timeout; empty if it is complete."""
+    if not isinstance(told, dict):
+        return ""
+    says = [key for key in INCOMPLETE if told.get(key)]
+    for key, answered in ANSWERED.items():
+        counts = told.get(key) or {}
+        done = sum(counts.get(name) or 0 for name in answered)
+        if done < (counts.get("total") or 0) or any(counts.get(name) for name in ("failed", "partial", "running")):
+            says.append(f"{key} {quoted(counts)}")
+    return "; ".join(says)
 
 
 def check_alone(config: RetrieverConfig, place: str, to: str) -> None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from steprag.config.load import PASSAGES as PASSAGES
+from steprag.config.recipes import PASSAGES as PASSAGES
 from steprag.errors import DataError
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import dump_line, written_whole

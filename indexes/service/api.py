@@ -25,10 +25,10 @@ from indexes.retrieval.folder_retriever import FolderRetriever
 from indexes.retrieval.remote import FINGERPRINT
 from steprag.errors import StepragError, quoted
 from steprag.net.hosts import ANY_NAME
-from steprag.records.spellings import as_document
+from steprag.records.inputs import as_document
 from steprag.types import Passage
 from steprag.web.app import ApiError, as_json, tell_errors
-from steprag.web.guard import Access, Guard
+from steprag.web.guard import Access, Guard, route_of
 
 ROUTES = frozenset({"/retrieve", "/search", "/batch_search", "/health", "/metrics"})
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -209,7 +209,7 @@ class _Desk:
         if ahead + len(asked) > limits.waiting or self._served.retriever.delay(ahead) > limits.seconds / 2:
             raise ApiError(429, "busy", "too many queries wait already; come again", after=1)
         with self._telemetry.accepted(len(asked)):
-            await self._served.retriever.settled()  # a slow start is no one's time-out
+            await self._served.retriever.load_finished()  # a slow start is no one's time-out
             try:
                 async with asyncio.timeout(limits.seconds):
                     searches = (self._served.retriever.search(query, top_k) for query in asked)
@@ -274,7 +274,7 @@ class _Noting:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        path = scope["path"]
+        path = route_of(scope)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -25,7 +25,7 @@ def main(argv: list[str]) -> int:
     from steprag.web.listening import until_stopped  # a web server, which no help needs
 
     faulthandler.enable(2)  # a mapped file that is cut short under us is a bus error, which Python cannot catch
-    return until_stopped(serve(Path(arguments.index), config))
+    return until_stopped(serve(Path(arguments.index), config), config.limits.seconds)
 
 
 async def serve(folder: Path, config: ServeConfig) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from indexes.ranking.rankings import asked_of, named
+from indexes.ranking.rankings import named, search_key
 from indexes.retrieval.remote import check_alone, passage_of
 from steprag.agent.schemas import NAMES
 from steprag.agent.tools import ToolSpec, spec_of
@@ -101,7 +101,7 @@ class FunctionRetriever:
         """The first `top_k` of what the function finds. Raises RetrieverError where it fails or is late, ConfigError
         where it returns what is no list of passages.
         """
-        text, top_k = asked_of(query, top_k)
+        text, top_k = search_key(query, top_k)
         try:
             async with asyncio.timeout(self._seconds):
                 found = await self._called(self._function, *(text, top_k)[: self._takes])

@@ -37,9 +37,7 @@ class WebConfig(Section):
     pages: Annotated[int, Field(ge=0, le=20)] = Field(
         default=8, description="results whose pages are fetched, the first ones; of others the snippet is read"
     )
-    page_bytes: Positive = Field(default=2_000_000, description="bytes of a page, decompressed; more is cut off")
     page_seconds: float = Field(default=6.0, gt=0, description="seconds until a page counts as lost")
-    extract_seconds: float = Field(default=5.0, gt=0, description="seconds that reading a page may take")
     extract_mb: Positive = Field(default=512, description="memory of the process that reads pages, in MiB")
     seconds: float = Field(
         default=20.0,
@@ -50,11 +48,9 @@ class WebConfig(Section):
     chunks: Annotated[int, Field(ge=1, le=400)] = Field(
         default=24, description="passages of pages that are ranked; of each page those that share words with the query"
     )
-    per_page: Positive = Field(default=2, description="passages of one page that a search gives at most")
     encoder: str | None = Field(default=None, description="ranks passages; none: the local index's, or minilm")
     concurrency: Positive = Field(default=4, description="searches at once; more wait")
     searches: Positive | None = Field(default=None, description="searches sent to the provider at most; none: no bound")
-    user_agent: str | None = Field(default=None, description="what pages are told of us; none: StepRAG and its version")
     allow: list[str] = Field(default=[], description="exact host:port that pages may be fetched from though private")
     snapshot: str | None = Field(default=None, description="folder that keeps results and pages; none: memory only")
     frozen: bool = Field(default=False, description="answer from the snapshot alone, without a request")

@@ -30,6 +30,10 @@ KEPT, ASKED_AGAIN = 3600.0, 60.0
 """Seconds until rules are fetched anew, and until a place that did not answer is asked again."""
 BYTES = 512 * 1024
 PLACES = 4096
+PAGE_BYTES = 2_000_000
+"""Bytes of a page, unpacked; more is cut off."""
+EXTRACT_SECONDS = 5.0
+"""Seconds that reading a page may take."""
 
 
 class Robots:
@@ -97,12 +101,12 @@ class Pages:
 
     def __init__(self, config: WebConfig, user_agent: str) -> None:
         """Raises ConfigError for a bad `allow`, and where what reads pages is not installed."""
-        if config.pages and not all(map(importlib.util.find_spec, ("trafilatura", "protego"))):
+        if config.pages and not all(map(importlib.util.find_spec, ("trafilatura", "protego", "chardet"))):
             raise ConfigError(f"pages are read by an extra: {remedy('web')} (or web.pages: 0, for snippets alone)")
         self._config = config
-        self._fetcher = Fetcher(places(config.allow), most=config.page_bytes, user_agent=user_agent)
+        self._fetcher = Fetcher(places(config.allow), most=PAGE_BYTES, user_agent=user_agent)
         self._robots = Robots(self._fetcher)
-        self._extractor = Extractor(config.extract_seconds, config.extract_mb) if config.pages else None
+        self._extractor = Extractor(EXTRACT_SECONDS, config.extract_mb) if config.pages else None
 
     async def read(self, results: Sequence[WebResult], known: Sequence[Page | None], until: float) -> list[SeenPage]:
         """What became of each result's page, in order. Those in `known` are not fetched; what is not there at `until`

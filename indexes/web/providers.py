@@ -7,9 +7,10 @@ import html
 import importlib.util
 import os
 import re
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from yarl import URL
 
@@ -18,6 +19,7 @@ from indexes.web.config import WebConfig
 from indexes.web.fetching import Fetcher, Reply
 from steprag.errors import ConfigError, RetrieverError, quoted
 from steprag.extras import remedy
+from steprag.net.bounded_http import LONGEST_TOLD, LONGEST_WAIT, asked_wait
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import as_utf8
 
@@ -26,12 +28,15 @@ QUERY_CHARS, QUERY_WORDS = 400, 50
 REPLY_BYTES = 4_000_000
 ADDRESS_CHARS = 2000
 AGAIN = frozenset({408, 429, 500, 502, 503, 504})
-LONGEST_WAIT = 5.0
-"""Seconds before a request is sent again, at most; the provider's Retry-After is heeded below it."""
+RATE_RETRIES = 6
+"""How often a request over the rate limit is sent again."""
+ENGINE = 0.5
+"""Share of a search's time in which the engine has to answer a request; waiting for a turn does not count."""
 REFUSED = frozenset({401, 402, 403, 432, 433})
 """Wrong key, or nothing left of the plan (432 and 433 are Tavily's)."""
 SPENT = re.compile(rb"not enough credits|SUBSCRIPTION_TOKEN_INVALID", re.IGNORECASE)
 """The same in the words of a reply: Serper's, with 400, and Brave's, with 422."""
+Given = TypeVar("Given")
 _TAGS = re.compile(r"</?(?:strong|b|em|i|br)\s*/?>", re.IGNORECASE)
 
 
@@ -44,12 +49,25 @@ class WebResult:
     snippet: str
 
 
+class TransientFailure(RetrieverError):
+    """A failure that may pass soon."""
+
+
+async def in_time(config: WebConfig, work: Awaitable[Given]) -> Given:
+    """What a request to the search engine gives. Raises RetrieverError where it takes too long."""
+    try:
+        async with asyncio.timeout(ENGINE * config.seconds):
+            return await work
+    except TimeoutError:
+        raise RetrieverError(f"{config.provider} did not answer in time (web.seconds)") from None
+
+
 class Provider(Protocol):
     """A search engine."""
 
     async def search(self, query: str) -> tuple[WebResult, ...]:
         """Its results, best first. Raises RetrieverError where this search failed; ConfigError where none can succeed:
-        no key, no JSON, a plan that is used up. The caller bounds the time.
+        no key, no JSON, a plan that is used up. Each request has its share of `web.seconds`.
         """
         ...
 
@@ -113,6 +131,8 @@ class HttpProvider:
         own = places([f"{base.raw_host}:{base.port}"]) if config.base_url else frozenset[tuple[str, int]]()
         self._fetcher = Fetcher(own, most=REPLY_BYTES, user_agent=user_agent)
         self._headers = {"Accept": "application/json", **self._key()}
+        self._next_at = self._interval = 0.0
+        """When the next request may be sent (`time.monotonic`); seconds between two requests."""
 
     def _key(self) -> dict[str, str]:
         name = self._config.key_env or self._dialect.key_env
@@ -123,12 +143,38 @@ class HttpProvider:
         return {self._dialect.key_header: self._dialect.key_before + key} if self._dialect.key_header else {}
 
     async def search(self, query: str) -> tuple[WebResult, ...]:
-        """As the protocol says; a reply that is late or over the rate is asked for a second time."""
-        reply = await self._send(query)
+        """As the protocol says. An incomplete reply or a server error is retried once, a request over the rate limit
+        `RATE_RETRIES` times, each when its turn comes.
+        """
+        limited = failed = 0
+        while True:
+            await self._turn()
+            reply = await in_time(self._config, self._send(query))
+            self._pace(reply, limited + failed)
+            try:
+                return self._read(reply)
+            except TransientFailure:
+                limited, failed = limited + (reply.status == 429), failed + (reply.status != 429)
+                if limited > RATE_RETRIES or failed > 1:
+                    raise
+
+    async def _turn(self) -> None:
+        """Waits until a request may be sent: after a refusal, and in step with the others if the rate is limited."""
+        while True:
+            wait = self._next_at - time.monotonic()
+            if wait <= 0:
+                break
+            await asyncio.sleep(wait)
+        self._next_at = time.monotonic() + self._interval
+
+    def _pace(self, reply: Reply, attempt: int) -> None:
+        """Learns from a reply when the next request may be sent, and how far apart requests have to be."""
+        wait = asked_wait(reply.headers)
         if reply.status in AGAIN:
-            await asyncio.sleep(_wait(reply))
-            reply = await self._send(query)
-        return self._read(reply)
+            wait = min(2.0**attempt, LONGEST_WAIT) if wait is None or (attempt and not wait) else wait
+            self._interval = max(self._interval, min(1.0, wait)) if reply.status == 429 else self._interval
+        if wait and wait <= LONGEST_TOLD:
+            self._next_at = max(self._next_at, time.monotonic() + wait)
 
     async def _send(self, query: str) -> Reply:
         dialect, config = self._dialect, self._config
@@ -148,8 +194,11 @@ class HttpProvider:
             )
         if reply.status in REFUSED or (400 <= reply.status < 500 and SPENT.search(reply.body)):
             raise ConfigError(f"{name} refuses the key, or its plan is used up ({reply.status}): {_said(reply)}")
+        if reply.status == 429 and (wait := asked_wait(reply.headers) or 0) > LONGEST_TOLD:
+            raise ConfigError(f"the plan of {name} is used up for {wait / 3600:,.1f} hours (429): {_said(reply)}")
         if reply.status != 200:
-            raise RetrieverError(f"{name} answers {reply.status}: {_said(reply)}")
+            kind = TransientFailure if reply.status in AGAIN else RetrieverError
+            raise kind(f"{name} answers {reply.status}: {_said(reply)}")
         try:
             said = found = decoded(reply.body)
             for key in self._dialect.found:
@@ -157,8 +206,10 @@ class HttpProvider:
             rows = [row for row in found if isinstance(row, dict)]
         except (NotJson, AttributeError, TypeError):
             raise RetrieverError(f"{name} answers with what is no list of results: {_said(reply)}") from None
-        if not rows and (silent := said.get("unresponsive_engines")):  # SearXNG's; else it would pass for no results
-            raise RetrieverError(f"none of SearXNG's engines answers: {silent}"[:300])
+        if silent := said.get("unresponsive_engines"):  # SearXNG's: a part of the results would pass for all
+            raise TransientFailure(
+                f"engines of SearXNG do not answer: {silent}; leave them out by web.params.engines"[:400]
+            )
         return results_of(rows, (self._dialect.url, self._dialect.title, self._dialect.snippet), self._config.results)
 
     async def aclose(self) -> None:
@@ -206,11 +257,6 @@ def _spelt(params: Mapping[str, Any]) -> dict[str, str]:
     return {key: text.lower() if isinstance(params[key], bool) else text for key, text in texts.items()}
 
 
-def _wait(reply: Reply) -> float:
-    given = reply.headers.get("Retry-After", "")
-    return min(LONGEST_WAIT, float(given)) if given.isascii() and given.isdigit() else 1.0
-
-
 def _said(reply: Reply) -> str:
     return " ".join(reply.body[:400].decode("utf-8", "replace").split())[:200]
 
@@ -233,7 +279,7 @@ class DdgsProvider:
 
     async def search(self, query: str) -> tuple[WebResult, ...]:
         """As `Provider.search` says; a search that found nothing is none that failed."""
-        rows = await asyncio.to_thread(self._ask, query)
+        rows = await in_time(self._config, asyncio.to_thread(self._ask, query))
         return results_of(rows, ("href", "title", "body"), self._config.results)
 
     def _ask(self, query: str) -> Sequence[dict[str, Any]]:

@@ -21,11 +21,11 @@ from weakref import WeakValueDictionary
 from indexes.encoding.embed import Encoder
 from indexes.encoding.encoders import EMBEDDED, Overrides, encoder_here, find_encoder, read_spec
 from indexes.folder.manifest import IndexManifest
-from indexes.ranking.rankings import DECIMALS, asked_of, named
-from indexes.retrieval.folder_retriever import remembered_searches
+from indexes.ranking.rankings import DECIMALS, named, search_key
+from indexes.retrieval.folder_retriever import search_cache
 from indexes.web.config import WebConfig
-from indexes.web.pages import Pages
-from indexes.web.providers import Provider, query_of
+from indexes.web.pages import PAGE_BYTES, Pages
+from indexes.web.providers import ENGINE, Provider, query_of
 from indexes.web.snapshot import LIVE, SeenPage, Snapshot
 from steprag.errors import BudgetReached, ConfigError, NotJournalled, RetrieverError, quoted
 from steprag.records.jsonl import as_utf8
@@ -33,14 +33,14 @@ from steprag.types import Passage
 
 VERSION = 1
 """Version of how passages are made from results and pages; part of the fingerprint."""
-ASKED = ("provider", "base_url", "params", "backends", "results", "pages", "page_bytes")
+ASKED = ("provider", "base_url", "params", "backends", "results", "pages")
 """Keys that decide what a search sees of the web. Times and limits do not: what they lose is in the snapshot."""
-RANKED = ("chunk_words", "chunks", "per_page")
+RANKED = ("chunk_words", "chunks")
 """Keys that decide which passages are made of it."""
-ENGINE, PAGES = 0.5, 0.75
-"""Shares of a search's time that may be over when the search engine has answered, and when the pages are there; the
-rest is for ranking.
-"""
+PER_PAGE = 2
+"""Passages of one page that a search gives at most."""
+PAGES = 0.75
+"""Share of a search's time that may be over when the pages are there; the rest is for ranking."""
 _WIDE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(rf"[{_WIDE}]|[^\s{_WIDE}]{{1,60}}")
 """A word; a character of a script without spaces counts as one, and so do 60 characters of what has no end."""
@@ -131,11 +131,11 @@ class WebRetriever:
         self._config, self._ranker, self._snapshot = config, ranker, snapshot
         self._provider, self._pages = provider, pages
         self._settings = named("web", VERSION, _asked(config))
-        ranked = named(self._settings, [getattr(config, key) for key in RANKED], ranker.fingerprint)
+        ranked = named(self._settings, [*(getattr(config, key) for key in RANKED), PER_PAGE], ranker.fingerprint)
         self.fingerprint = f"web:{config.provider}:{ranked}:{snapshot.id}"
         self._open: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
         self._searching: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._remembered = remembered_searches()
+        self._remembered = search_cache()
         self._sent = 0
         self._closed = False
 
@@ -151,7 +151,7 @@ class WebRetriever:
         """
         if self._closed:
             raise RetrieverError("the retriever is closed")
-        text, top_k = asked_of(query, top_k)
+        text, top_k = search_key(query, top_k)
         if (known := self._remembered.get((text, top_k))) is not None:
             return known
         found = await self._ranked(text, await self._seen(query_of(text)), top_k)
@@ -186,12 +186,10 @@ class WebRetriever:
             raise BudgetReached(f"{self._sent} searches were sent to {self._config.provider}, as web.searches allows")
         self._sent += 1
         self._snapshot.make_room()
-        start, seconds = asyncio.get_running_loop().time(), self._config.seconds
-        try:
-            async with asyncio.timeout_at(start + ENGINE * seconds):
-                results = await self._provider.search(asked)
-        except TimeoutError:
-            raise RetrieverError(f"{self._config.provider} did not answer in time (web.seconds)") from None
+        clock, seconds = asyncio.get_running_loop().time, self._config.seconds
+        start = clock()
+        results = await self._provider.search(asked)
+        start = max(start, clock() - ENGINE * seconds)  # the time that it waited for its turn is not the pages'
         first, rest = results[: self._config.pages], results[self._config.pages :]
         known = [self._snapshot.page(result.url) for result in first]
         seen = [
@@ -204,14 +202,12 @@ class WebRetriever:
         return kept  # another process may have been first; its answer is the one that replays
 
     async def _ranked(self, query: str, seen: Sequence[SeenPage], top_k: int) -> tuple[Passage, ...]:
-        """The best passages, at most `per_page` of one page; equal scores in the order of the results."""
+        """The best passages, at most `PER_PAGE` of one page; equal scores in the order of the results."""
         by_result = await asyncio.to_thread(lambda: [passages_of(query, one, self._config) for one in seen])
         candidates = [(place, passage) for place, passages in enumerate(by_result) for passage in passages]
         scores = await self._ranker.scores(query, [f"{p.title}\n{p.text}" for _, p in candidates])
         order = sorted(range(len(candidates)), key=lambda row: (-scores[row], row))
-        return best(
-            [(candidates[row][0], candidates[row][1], scores[row]) for row in order], top_k, self._config.per_page
-        )
+        return best([(*candidates[row], scores[row]) for row in order], top_k)
 
     async def aclose(self) -> None:
         """Closes connections, processes and the snapshot."""
@@ -240,15 +236,15 @@ def passages_of(query: str, seen: SeenPage, config: WebConfig) -> list[Passage]:
     return [web_passage(result.url, title, text) for text in texts]
 
 
-def best(ranked: Sequence[tuple[int, Passage, float]], top_k: int, per_page: int) -> tuple[Passage, ...]:
-    """The first `top_k` of (page, passage, score), of each page `per_page`; a text that stood before is left out."""
+def best(ranked: Sequence[tuple[int, Passage, float]], top_k: int) -> tuple[Passage, ...]:
+    """The first `top_k` of (page, passage, score), of each page `PER_PAGE`; a text that stood before is left out."""
     kept: list[Passage] = []
     taken: dict[int, int] = {}
     texts: set[str] = set()
     for page, passage, score in ranked:
         if len(kept) == top_k:
             break
-        if taken.get(page, 0) < per_page and passage.text not in texts:
+        if taken.get(page, 0) < PER_PAGE and passage.text not in texts:
             taken[page] = taken.get(page, 0) + 1
             texts.add(passage.text)
             kept.append(Passage(passage.id, passage.title, passage.text, score))
@@ -257,7 +253,7 @@ def best(ranked: Sequence[tuple[int, Passage, float]], top_k: int, per_page: int
 
 def _asked(config: WebConfig) -> dict[str, object]:
     """What decides what a search sees of the web."""
-    facts = {key: getattr(config, key) for key in ASKED}
+    facts = {**{key: getattr(config, key) for key in ASKED}, "page_bytes": PAGE_BYTES}
     return facts if config.provider == "ddgs" else {**facts, "backends": None}
 
 

@@ -191,7 +191,7 @@ def open_web(path: Path, opened: Opened) -> Retriever:
 
 
 def _web(config: WebConfig, ranker: EncoderRanker) -> WebRetriever:
-    agent = config.user_agent or f"{AGENT}/{__version__}"
+    agent = f"{AGENT}/{__version__}"
     snapshot = Snapshot(Path(config.snapshot).expanduser() if config.snapshot else None, frozen=config.frozen)
     try:
         provider = pages = None

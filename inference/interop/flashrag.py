@@ -14,14 +14,14 @@ from typing import Any
 
 from inference.predictions import read_predictions
 from inference.scoring.scores import HARNESS
-from steprag.batch.database import JOURNAL, KeptCalls
+from steprag.batch.database import JOURNAL, JournalReader
 from steprag.batch.worklist import failures_in
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
 from steprag.errors import DataError
-from steprag.records.inputs import is_per_file, question_from_row
+from steprag.records.inputs import as_document, question_from_row
 from steprag.records.jsonl import existing, read_json, read_value, shaped, written_whole
-from steprag.records.spellings import as_document
+from steprag.records.question_ids import is_per_file
 from steprag.records.yaml_files import read_yaml
 from steprag.types import Found, Prediction, Question, Usage
 
@@ -57,7 +57,7 @@ def outputs(run: Path, predictions: Iterable[Prediction]) -> Iterator[dict[str, 
     found, once, in order), `steps` and `finish`. Texts come from the run's journal. Raises ConfigError without one.
     """
     journal = existing(run / JOURNAL, "journal of the run, which holds the passages' texts")
-    with closing(KeptCalls.reading(journal)) as calls:
+    with closing(JournalReader.reading(journal)) as calls:
         for one in predictions:
             texts = {p.id: p for found in calls.searches_of(one.id).values() for p in found}
             if lost := next((p.id for found in one.passages for p in found if p.id not in texts), None):

@@ -20,7 +20,7 @@ from inference.scoring.figures import shown
 from inference.scoring.scores import mean
 from steprag.agent.judge import VerdictFormat, asked, messages_of, prompt_of, words_of
 from steprag.batch.results import ResultKind, Results
-from steprag.batch.worklist import ask_each, failures_in, model_asked, run_calmly
+from steprag.batch.worklist import ask_all, failures_in, model_asked, run_interruptible
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import JudgeConfig
 from steprag.errors import PART_DONE, ConfigError
@@ -28,10 +28,11 @@ from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.jsonl import existing, file_hash, read_records, write_json
+from steprag.records.turns import Verdict
 from steprag.runs.run import checked_manifest, open_run
 from steprag.scores.gold import em_of
 from steprag.scores.stats import share_interval
-from steprag.types import Message, Prediction, Question, Usage, Verdict
+from steprag.types import Message, Prediction, Question, Usage
 
 VERDICTS = ResultKind(Verdict, lambda verdict: verdict.id)
 PROMPT = Path(__file__).parents[2] / "configs" / "judge" / "answer.yaml"
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     run = existing(given.predictions, "run folder")
     out = Path(given.out) if given.out else run / "judged"
-    scores, failed = run_calmly(judge(config_from(AnswerJudgeConfig, given), run, out))
+    scores, failed = run_interruptible(judge(config_from(AnswerJudgeConfig, given), run, out))
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0
 
@@ -78,7 +79,7 @@ async def judge(config: AnswerJudgeConfig, run: Path, out: Path) -> tuple[dict[s
 
     with open_run(out, "judge", identity=identity, config=config.model_dump()) as run_of_judge:
         verdicts = Results(out / "verdicts.jsonl", VERDICTS)
-        failed = await ask_each(run_of_judge, questions, verdicts, one, role="judge", model=config.judge,
+        failed = await ask_all(run_of_judge, questions, verdicts, one, role="judge", model=config.judge,
                                 replies=VerdictFormat(), budget=config.budget)  # fmt: skip
         unanswered = len(failures_in(run).keys() - predictions.keys())
         scores = scored(predictions, list(read_records(verdicts.path, Verdict)), failed, unanswered)
@@ -137,7 +138,7 @@ def scored(
         "unread": len(verdicts) - len(read),
         "failed": failed,
         "unanswered": unanswered,
-        "usage": vars(sum((one.usage for one in verdicts), Usage())),
+        "usage": sum((one.usage for one in verdicts), Usage()).shown,
     }
 
 

@@ -1,7 +1,7 @@
 """BERTScore (arXiv 1904.09675): how near the words of two texts are, by a model. Golden-tested against `bert-score`.
 
 Every word piece is matched with the likest of the other text, by the cosine of the model's vectors in their sentences.
-No idf weights, no rescaling. The package itself does not run on today's transformers, so this is its rule anew.
+No idf weights, no rescaling. The package does not run on today's transformers, so its rule is written here again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 from inference.predictions import predictions_file, read_predictions
 from inference.scoring.scores import Score
 from steprag.engines.models import embedded_encoder, sha256_of
-from steprag.engines.pretrained import HUB_ID, MODEL_FILES, fetched
+from steprag.engines.pretrained import HUB_ID, MODEL_FILES, fetched, from_pretrained
+from steprag.engines.tensors import unwrapped
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import file_hash, read_json, write_json
@@ -57,7 +58,7 @@ class BertScorer:
         with one_load():
             self._model = from_pretrained(AutoModel, str(unwrapped(folder)), fresh="pooler", dtype=torch.float32).eval()
             spaced = {"add_prefix_space": True} if self._model.config.model_type in SPACED else {}
-            self._tokens = AutoTokenizer.from_pretrained(folder, **spaced)
+            self._tokens = from_pretrained(AutoTokenizer, str(folder), **spaced)
         layers = self._model.config.num_hidden_layers
         self._layer = layers if layer is None else layer
         if not 1 <= self._layer <= layers:

@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders; differences are from the first")
     parser.add_argument("--names", nargs="+", metavar="NAME", help="what to call them [the folders' names]")
     parser.add_argument(
-        "--direct", metavar="RUN", help="the base model without searching: tells over- from under-search"
+        "--direct", metavar="RUN", help="the base model without searching: separates over-search from under-search"
     )
     parser.add_argument("--out", metavar="DIR", help="folder for compare.md, .csv, .json and the plots")
     parser.add_argument("--force", action="store_true", help="compare runs that are unfinished or of other questions")

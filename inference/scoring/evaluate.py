@@ -77,7 +77,7 @@ def evaluate(run: Path) -> dict[str, Any]:
         "seconds": episode_seconds(run / "metrics.jsonl"),
         "finish": dict(Counter(one.finish for one in each).most_common()),
         "by_type": _by_type(each),
-        "usage": vars(usage),
+        "usage": usage.shown,
         **quality_of(each, told, bert),
     }
     write_json(run / "metrics.json", scores)
@@ -111,7 +111,7 @@ def table(scores: dict[str, Any]) -> str:
     told = scores["figures"]
     lines = [f"questions  {scores['questions']} ({scores['answered']} answered, {scores['failed']} failed)"]
     if not scores["ended"]:
-        lines[0] += "\nunfinished the run did not come to its end: run it again to go on"
+        lines[0] += "\nunfinished the run did not come to its end: run it again to continue"
     if not told:
         return f"{lines[0]}\nno question has a prediction; failures.jsonl says why"
     strict = f"strict EM  {shown('share', scores['strict_em'])} (failed questions are wrong)"

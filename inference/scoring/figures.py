@@ -13,8 +13,8 @@ from typing import Any, Literal
 from inference.scoring.scores import ERRORS, Score, counts_words, interval_of, mean
 from steprag.agent.compliance import compliance, together
 from steprag.extras import remedy
-from steprag.scores.metrics import bleu_signature
 from steprag.scores.stats import mean_interval
+from steprag.scores.words import bleu_signature
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Scored:
 
     @cached_property
     def figures(self) -> dict[str, dict[str, Any]]:
-        """Every mean by name, as `inference.scoring.figures.figures` tells it."""
+        """Every mean by name, as `inference.scoring.figures.figures` has it."""
         return figures(list(self.scores.values()))
 
     def values(self, name: str) -> dict[str, float]:
@@ -88,8 +88,8 @@ def read_run(folder: Path, name: str, *, forced: bool = False, scores: Iterable[
     failed = {key: str(row["reason"]) for key, row in failures_in(folder).items() if key not in by_id}
     if stage == "infer" and not forced and not has_ended(manifest, len(by_id) + len(failed)):
         raise ConfigError(
-            f"{folder} was not run to its end ({manifest.get('status')}): run it again to go on; --force compares what "
-            "is there"
+            f"{folder} was not run to its end ({manifest.get('status')}): run it again to continue; --force compares "
+            "what is there"
         )
     if not by_id:
         why = f"{len(failed)} questions failed; see {FAILED}" if stage == "infer" else "nobody judged an answer"
@@ -126,7 +126,7 @@ def check_alike(runs: list[Scored]) -> None:
             if one != other and not (key == "questions" and None in (one, other)):
                 raise ConfigError(
                     f"{first.name} and {run.name} differ in {key} ({one} and {other}): not one table; --force compares "
-                    "them all the same"
+                    "them anyway"
                 )
         if asked_of(run) != asked_of(first):
             raise ConfigError(

@@ -8,8 +8,9 @@ from functools import cache
 
 from steprag.agent.compliance import Written, said_in, written
 from steprag.scores.gold import em_of, gold_of, holds_golden
-from steprag.scores.metrics import bleu, cover_match, guessable, normalise, overlap, rouge_l
+from steprag.scores.metrics import cover_match, guessable, normalise, overlap
 from steprag.scores.stats import mean_interval, share_interval
+from steprag.scores.words import bleu, rouge_l
 from steprag.types import Prediction
 
 HARNESS = 5

@@ -91,7 +91,7 @@ def _group_cell(run: Scored, base: Scored) -> str:
 
 def quality_tables(quality: Mapping[str, dict[str, Any]]) -> str:
     """The figures with their intervals and differences from the first run, completions, errors; `quality` holds what
-    `inference.scoring.runs_compared.quality` tells of every run, by its name.
+    `inference.scoring.runs_compared.quality` has of every run, by its name.
     """
     names, told = list(quality), list(quality.values())
     named = [kind for kind in KINDS.values() if any(kind.name in one["figures"] for one in told)]

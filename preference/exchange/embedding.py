@@ -16,7 +16,7 @@ from pathlib import Path
 
 from preference.build import one_prompt, read_trees
 from preference.config import FolderConfig
-from preference.kept import gold_seen, retrieving
+from preference.facts import facts_about, retrieving
 from preference.pairs_folder import SPLITS, split_of
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError
@@ -74,11 +74,12 @@ def export_embedding(trees: list[Path], corpus: Path, out: Path) -> Counter[str]
     if not rows:
         told = ", ".join(f"{why} {count}" for why, count in counts.items()) or "there are none"
         raise ConfigError(f"no query of the trees has a gold passage and a hard negative ({told})")
+    asked = {draft.question.id: draft.question for draft in made}
     with ExitStack() as stack:
         names = [f"{kind}{split}.jsonl" for split in SPLITS for kind in ("", "triplets.")]
         streams = {name: stack.enter_context(written_whole(out / name)) for name in names}
         for row in rows:
-            split = SPLITS[split_of(row.question_id, FolderConfig())]
+            split = SPLITS[split_of(asked[row.question_id], FolderConfig())]
             for name, lines in ((f"{split}.jsonl", [row]), (f"triplets.{split}.jsonl", triplets(row))):
                 counts[name] += len(lines)
                 streams[name].writelines(dump_line(line) + "\n" for line in lines)
@@ -90,12 +91,12 @@ def drafts(tree: Tree, grammar: Grammar) -> Iterator[PairDraft]:
     episode still lacked, where that is a single one.
     """
     queries = [node for node in tree.nodes if node.action in retrieving(grammar) and not node.failure and node.content]
-    gold = gold_of(tree.question)
+    facts = facts_about(tree, grammar)
+    gold = facts.gold
     marks = gold.titles or gold.ids if gold else frozenset[str]()
-    seen = gold_seen(tree, gold, grammar) if gold else None
     yield PairDraft(tree.question.question, tree.question, (), marks, _misled(queries, gold))
     for node in queries:
-        left = marks - seen[node.parent or 0].found.keys() if seen else marks
+        left = marks - facts.seen[node.parent or 0].found.keys() if gold else marks
         wanted = left if len(left) == 1 and gold and not gold.any_is_enough else frozenset[str]()
         siblings = [node, *(other for other in queries if other.parent == node.parent and other is not node)]
         found = tuple(passage.id for passage in node.passages)

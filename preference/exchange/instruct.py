@@ -10,9 +10,8 @@ import argparse
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -29,25 +28,17 @@ from steprag.console.progress import say
 from steprag.engines.reasoning import MARKS, split
 from steprag.errors import ConfigError, DataError, StepFormatError
 from steprag.records.jsonl import dump_line, file_hash, line_hash
-from steprag.records.spellings import first
-from steprag.records.tables import rows_of
+from steprag.records.left_out import LeftOut, as_json, columns_not_read, say_left_out
+from steprag.records.rows import read_any_rows
+from steprag.records.talks import CONTEXT, Talk, TalkTurn, talk_of
 from steprag.records.training_rows import Trajectory
 from steprag.runs.run import add_overwrite_option, open_run
 from steprag.types import Completion, Message, Question, State
 
-ROLES = {word: role for role, words in {
-    "system": "system developer", "user": "user human", "assistant": "assistant gpt chatgpt bing bard model",
-}.items() for word in words.split()}  # fmt: skip
-"""Who speaks, by OpenAI's, ShareGPT's and Gemma's words; all others are tools."""
-ASKED, MORE = ("instruction", "question", "prompt", "problem"), ("input", "context")
-REPLY = ("output", "answer", "response", "completion", "solution")
-"""What Alpaca's fields are called there, in GSM8K, in Dolly and their kin."""
-NOTHING = ("", "<noinput>", "noinput")
-_FINAL = re.compile(r"\s*^#{4}\s*(?P<answer>[^\n]+)\s*\Z", re.MULTILINE)
-"""Where GSM8K's reasoning ends and its answer stands."""
+_SOLUTION = re.compile(r"\s*<\|begin_of_thought\|>(?P<thought>.*?)<\|end_of_thought\|>\s*<\|begin_of_solution\|>"
+                       r"(?P<answer>.*?)(?:<\|end_of_solution\|>\s*)?\Z", re.DOTALL)  # fmt: skip
+"""OpenThoughts' marks of reasoning and answer."""
 DEPTH: int = EpisodeConfig.model_fields["depth"].default
-Turn = tuple[str, str, str, str]
-"""A question, its reply as it stands, and the reasoning and the answer in it."""
 
 
 class InstructConfig(FolderConfig):
@@ -78,117 +69,88 @@ def import_rows(config: InstructConfig, file: Path, out: Path, overwrite: bool |
     if profile.words.turns or profile.words.search_first:
         raise ConfigError(f"profile {profile.name} cannot show a plain question; take another prompt.profile")
     identity = {"file": file_hash(file), **config.identity, "prompt": profile.identity}
-    refused, seen, counts = dict[str, list[int]](), set[str](), Counter[str]()
+    refused, unread = dict[str, list[int]](), dict[str, int]()
+    seen, counts, gone = set[str](), Counter[str](), list[LeftOut]()
     with (
         open_run(out, "pairs", identity=identity, config=config.model_dump(), overwrite=overwrite) as run,
         made_folder("pairs instruct", run, config, ("sft",), profile.grammar, profile.identity) as folder,
     ):
         others = folder.file("refused.jsonl")
-        for number, row in rows_of(file):
+        for number, row in read_any_rows(file, gone):
             counts["rows"] += 1
             name = f"instruct-{line_hash(json.dumps(row))}"
             try:
                 if name in seen:
                     raise ValueError("the same as an earlier row")
-                system, turns = turns_of(row)
-                steps = steps_of(system, turns, profile, name, counts)
+                talk = talk_of(row)
+                steps = steps_of(talk, profile, name, counts)
             except (ValueError, StepFormatError) as error:
                 reason = f"refused by the grammar: {error.reason}" if isinstance(error, StepFormatError) else str(error)
                 refused.setdefault(reason, []).append(number)
                 others.write(dump_line({"line": number, "reason": reason, "row": row}) + "\n")
                 continue
             seen.add(name)
-            folder.add(Question(name, turns[0][0], (), {"dataset": file.name}), steps)
+            unread = {**dict.fromkeys(talk.unread, number), **unread}
+            folder.add(Question(name, talk.turns[0].asked.strip(), (), {"dataset": file.name}), steps)
         why = "; ".join(f"{len(at):,} {reason} (first: {at[0]})" for reason, at in refused.items())
         if not seen:
             raise DataError(file, f"no row of {counts['rows']:,} gives a step: {why or 'it is empty'}")
         folder.counts.update(counts)
+        gone += columns_not_read(unread, file)
+        rows = (LeftOut(reason, f"{file}:{at[0]}", "refused.jsonl", len(at)) for reason, at in refused.items())
+        run.set(left_out=as_json([*gone, *rows]))
         folder.facts["source"] = {"file": {"name": file.name, "sha256": identity["file"]},
                                   "refused": {reason: len(at) for reason, at in refused.items()}}  # fmt: skip
-    notes = [f"; {counts[name]:,} {name}" for name in (NO_PLACE, ONE_LINE) if counts[name]]
+    say_left_out(gone)
+    notes = [f"; {counts[name]:,} {name}" for name in (NO_PLACE, ONE_LINE, f"replies {CONTEXT}") if counts[name]]
     say(f"pairs instruct: {len(seen):,} of {counts['rows']:,} rows are steps of {profile.grammar.name}{''.join(notes)}"
         f"{'; in refused.jsonl: ' if why else ''}{why}")  # fmt: skip
 
 
-def turns_of(row: Any) -> tuple[str, list[Turn]]:
-    """The system prompt of a row and its turns. Raises ValueError for what has none."""
-    if not isinstance(row, dict):
-        raise ValueError("no object")
-    said = row.get("messages") or row.get("conversations") or _alpaca(row)
-    system, talk = list[str](), list[tuple[str, str, str]]()
-    for one in [{"role": "system", "content": row.get("system")}, *(said if isinstance(said, list) else [])]:
-        who = ROLES.get(str(one.get("role") or one.get("from")).lower()) if isinstance(one, dict) else None
-        text = who and (one.get("content") or one.get("value") or "")
-        if isinstance(text, list):  # OpenAI's parts
-            text = "".join(str(part.get("text") or "") for part in text if isinstance(part, dict))
-        if not isinstance(text, str) or one.get("tool_calls"):
-            raise ValueError("a turn is a tool's, or no text")
-        if who == "system":
-            system.append(text)
-        elif talk or who == "user":  # a greeting comes before any question
-            talk.append((str(who), text, str(one.get("reasoning_content") or one.get("reasoning") or "")))
-    talk = talk[: len(talk) - (bool(talk) and talk[-1][0] == "user")]  # a question that nobody answers
-    if not talk or [who for who, _, _ in talk] != ["user", "assistant"] * (len(talk) // 2):
-        raise ValueError("question and reply do not take turns")
-    pairs = zip(talk[::2], talk[1::2], strict=True)
-    return "\n".join(filter(str.strip, system)), [_turn(asked[1], reply[1], reply[2]) for asked, reply in pairs]
-
-
-def _alpaca(row: dict[str, Any]) -> list[dict[str, Any]]:
-    """The same as messages; `history` is a list of [question, reply]."""
-    told, more, reply = first(row, ASKED), str(first(row, MORE) or ""), first(row, REPLY)
-    if told is None or reply is None:
-        raise ValueError("neither instruction and output nor messages")
-    asked = "\n".join(filter(str.strip, (str(told), more * (more.strip().lower() not in NOTHING))))
-    earlier = row.get("history") or []
-    turns = [*(earlier if isinstance(earlier, list) else [None]), (asked, reply)]
-    if not all(isinstance(turn, list | tuple) and len(turn) == 2 for turn in turns):
-        raise ValueError("history is no list of [question, reply]")
-    roles = ("user", "assistant")
-    messages = [{"role": role, "content": text} for turn in turns for role, text in zip(roles, turn, strict=True)]
-    return [*messages[:-1], {**row, **messages[-1]}]
-
-
-def _turn(asked: str, reply: str, thought: str = "") -> Turn:
-    """A turn whose reasoning is told apart: what a thinking model wrote before its reply, or GSM8K's before ####."""
-    if not (asked.strip() and reply.strip()):
-        raise ValueError("an empty output" if asked.strip() else "an empty question")
-    before, answer = split(reply)
-    if found := _FINAL.search(answer):
-        before, answer = "\n".join(filter(None, (before, answer[: found.start()].strip()))), found["answer"]
+def told_apart(turn: TalkTurn) -> tuple[str, str]:
+    """The reasoning and the answer in a reply: what a thinking model wrote before it, or GSM8K's before ####. Raises
+    ValueError where there is none.
+    """
+    if not (turn.asked.strip() and turn.reply.strip()):
+        raise ValueError("an empty output" if turn.asked.strip() else "an empty question")
+    marked = _SOLUTION.match(turn.reply)
+    before, answer = (marked["thought"].strip(), marked["answer"]) if marked else split(turn.reply)
+    reasoning, divided, final = f"\n{answer}".rpartition("\n####")  # as in GSM8K
+    if divided and final.strip() and "\n" not in final.strip():
+        before, answer = "\n".join(filter(None, (before, reasoning.strip()))), final.strip()
     if not answer.strip():
         raise ValueError("reasoning without an answer")
     for opening, _, _ in MARKS:
         before = opening.sub("", before)
-    return asked.strip(), reply, (thought or before).strip(), answer.strip()
+    return (turn.thought or before).strip(), answer.strip()
 
 
 NO_PLACE = "reasonings that the grammar has no place for"
 ONE_LINE = "contents put into one line (lines: true of an action keeps them)"
 
 
-def steps_of(
-    system: str, turns: Sequence[Turn], profile: PromptProfile, name: str, counts: Counter[str]
-) -> list[Trajectory]:
-    """The steps of all turns, each with its prompt. Raises StepFormatError for one that the grammar refuses, and
-    ValueError where it wants reasoning and there is none.
+def steps_of(talk: Talk, profile: PromptProfile, name: str, counts: Counter[str]) -> list[Trajectory]:
+    """The steps of all turns that are learned, each with its prompt. Raises StepFormatError for one that the grammar
+    refuses, and ValueError where it wants reasoning and there is none.
     """
     before, rows = list[Message](), list[Trajectory]()
-    for asked, reply, thought, answer in turns:
+    for turn in talk.turns:
+        (thought, answer), asked = told_apart(turn), turn.asked.strip()
         state = State(asked)
-        for text in tagged(reply, profile.grammar) or [*written(thought, answer, profile.grammar, counts)]:
+        for text in tagged(turn.reply, profile.grammar) or [*written(thought, answer, profile.grammar, counts)]:
             allowed = profile.grammar.allowed(state.steps, DEPTH)
             step = profile.grammar.parse(Completion(text, "stop"), allowed)
             shown = profile.render(state, allowed)
             own = shown[0]["content"] if shown[0]["role"] == "system" else ""
-            words = "\n\n".join(filter(None, (own, neutralise(system))))
+            words = "\n\n".join(filter(None, (own, neutralise(talk.system))))
             told = [Message(role="system", content=words)] if words else []
             prompt = (*told, *before, *(message for message in shown if message["role"] != "system"))
             if told and profile.words.system_role == "user":
                 prompt = (Message(role="user", content=f"{words}\n\n{prompt[1]['content']}"), *prompt[2:])
             said = (Message(role="assistant", content=text),)
-            rows.append(Trajectory(prompt, said, name, step.action, len(state.steps) + 1, "instruct"))
+            rows += [Trajectory(prompt, said, name, step.action, len(state.steps) + 1, "instruct")] * turn.learned
             state = State(asked, (*state.steps, step), (), (*state.earlier, ()))
+        counts[f"replies {CONTEXT}"] += not turn.learned
         if not profile.grammar.action(state.steps[-1].action).terminal:
             raise ValueError("an output in the grammar's tags that does not end")
         shown = profile.render(State(asked), profile.grammar.allowed((), DEPTH))
@@ -199,11 +161,9 @@ def steps_of(
 
 def tagged(reply: str, grammar: Grammar) -> list[str]:
     """The steps of a reply that is in the grammar's tags already, none of another."""
-    if not reply.rstrip().endswith(tuple(action.closing for action in grammar.actions)):
-        return []  # else the search below is quadratic
     closings = "|".join(re.escape(action.closing) for action in grammar.actions)
-    steps = re.findall(rf".*?(?:{closings})", reply, re.DOTALL)
-    return [step.strip() for step in steps] if "".join(steps) == reply.rstrip() else []
+    *parts, rest = re.split(f"({closings})", reply.rstrip())
+    return [] if rest else [f"{text}{closing}".strip() for text, closing in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def written(thought: str, answer: str, grammar: Grammar, counts: Counter[str]) -> Iterator[str]:

@@ -16,9 +16,10 @@ from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
 from steprag.records.jsonl import dump_line, existing, file_hash, read_records
 from steprag.records.training_rows import PEOPLE, HumanPair, Pair
+from steprag.records.turns import Turn
 from steprag.runs.run import add_overwrite_option, open_run, read_manifest
 from steprag.scores.gold import people_id
-from steprag.types import Question, Turn
+from steprag.types import Question
 
 CORRECTIONS = "corrections.jsonl"
 NO_EVIDENCE_OF_STRANGERS = "shows no passage of the web"

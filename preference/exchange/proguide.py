@@ -28,12 +28,16 @@ from steprag.agent import grammars
 from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.profiles import PromptProfile, load_profile
 from steprag.batch.datasets import HUB
-from steprag.config.load import RUNS, add_options, config_from, parse_arguments
+from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.config.recipes import RUNS
 from steprag.console.progress import say
 from steprag.engines.pretrained import fetched
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.jsonl import dump_line, existing, file_hash, line_hash, read_value, written_whole
-from steprag.records.packed import line_bytes
+from steprag.records.jsonl import read_rows as read_lines_of_json
+from steprag.records.left_out import LeftOut, as_json, merged, say_left_out
+from steprag.records.packed import line_bytes, open_bytes
+from steprag.records.talks import form_of
 from steprag.records.training_rows import Pair
 from steprag.runs.run import add_overwrite_option, open_run
 from steprag.scores.metrics import normalise
@@ -57,7 +61,10 @@ _REFERENCE = ". Reference: <reference>"
 _CLOSE = "</reference>"
 _TITLE = "Wikipedia Title: "
 _BETWEEN = re.compile(r"(</(?:query|evidence|answer)>\.?) ")
-_PASSAGE = re.compile(rf"{_TITLE}(?P<title>[^\n]*)\n(?P<text>.*?)\n\n(?={_TITLE}|\Z)", re.DOTALL)
+_PASSAGE = re.compile(
+    rf"{_TITLE}(?P<title>[^\n]*+)(?:\n(?P<text>(?:[^\n]++|\n(?!\n(?:{_TITLE}|\Z)))*+)(?P<end>\n\n)?)?"
+)
+"""A passage, and all the rest where its `end` is missing: no other one ends either."""
 _TURN = {"start": "start", "evidence": "evidence", "reasoning": "query|answer"}
 
 
@@ -94,7 +101,7 @@ def _of_hub(named: str) -> Path:
 def import_file(config: FolderConfig, path: Path, out: Path, overwrite: bool | None = None) -> None:
     """Writes the pairs folder, the profile, and `refused.jsonl` with every row that is no pair and why."""
     identity = {"file": file_hash(path), **config.identity}
-    words = _extracted(path)
+    words, gone = _extracted(path), list[LeftOut]()
     with open_run(out, "pairs", identity=identity, config=config.model_dump(), overwrite=overwrite) as run:
         with written_whole(out / PROFILE) as stream:
             stream.write(words)
@@ -106,6 +113,7 @@ def import_file(config: FolderConfig, path: Path, out: Path, overwrite: bool | N
                 reason = malformed(row) or problem(row)
                 if reason:
                     counts["refused"] += 1
+                    gone.append(LeftOut(f"rows: {reason.split(':')[0]}", f"{path}: row {number}", "refused.jsonl"))
                     what = row if isinstance(row, dict) else {"value": row}
                     refused.write(dump_line({"row": number, "reason": reason, **what}) + "\n")
                 else:
@@ -115,6 +123,8 @@ def import_file(config: FolderConfig, path: Path, out: Path, overwrite: bool | N
                     folder.add(question, [pair])
             folder.facts["source"] = {"file": {"name": path.name, "sha256": identity["file"]}, "lacks": list(LACKS),
                                       "question_sources": dict(folder.sources)}  # fmt: skip
+        run.set(left_out=as_json(merged(gone)))
+    say_left_out(gone)
     alike = counts["prompts_byte_for_byte"]
     say(
         f"pairs import: {counts['rows'] - counts['refused']} of {counts['rows']} rows are pairs (others: "
@@ -126,14 +136,15 @@ def import_file(config: FolderConfig, path: Path, out: Path, overwrite: bool | N
 
 def _extracted(path: Path) -> str:
     """The profile of the file's prompts, as YAML. Raises DataError where it has none, or no row has its ten fields."""
-    finder, wrong = ProfileFinder(), ""
+    finder, wrong, form = ProfileFinder(), "", ""
     for number, row in read_rows(path):
         if reason := malformed(row):
-            wrong = wrong or f"row {number}: {reason}"
+            wrong, form = wrong or f"row {number}: {reason}", form or form_of(row)
         elif shown := parse_user(row["input"]):
             finder.add(row["instruction"], shown)
     if wrong and not any(finder.systems.values()):
-        raise DataError(path, wrong, remedy="is it a RAG_ProGuide file?")
+        remedy = f"the row is of {form}" if form else "is it a RAG_ProGuide file?"
+        raise DataError(path, wrong, remedy=remedy)
     return profile_text(finder.profile(path), path)
 
 
@@ -198,16 +209,22 @@ def action_type(completion: str) -> str:
 def content(completion: str) -> str:
     """What stands between a completion's tags, looked for as the published builder does: the answer first."""
     for action in ("answer", "query", "evidence"):
-        if match := re.search(rf"<{action}>(.*?)</{action}>", completion, re.DOTALL):
-            return match.group(1).strip()
+        inside, closed, _ = completion.partition(f"<{action}>")[2].partition(f"</{action}>")
+        if closed:
+            return inside.strip()
     return ""
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, Any]]:
-    """Number (from 1) and value of every row of a JSON array. Raises DataError for what is no such file."""
+    """Number (from 1) and value of every row of a JSON array, or of JSON Lines. Raises DataError for other files."""
+    with open_bytes(path) as stream:
+        one_a_line = stream.read(64).lstrip(b"\xef\xbb\xbf \r\n\t").startswith(b"{")
+    if one_a_line:
+        yield from enumerate((row for _, row in read_lines_of_json(path)), 1)
+        return
     rows = read_value(path, LONGEST * line_bytes())
     if not isinstance(rows, list):
-        raise DataError(path, f"expected a JSON array, found {type(rows).__name__}")
+        raise DataError(path, f"expected a JSON array or JSON Lines, found {type(rows).__name__}")
     yield from enumerate(rows, 1)
 
 
@@ -243,7 +260,7 @@ def parse_user(user: str) -> Shown | None:
     thoughts, reference_mark, reference = rest.partition(_REFERENCE)
     if not reference_mark:
         return Shown("reasoning", State(question, _steps(thoughts)))
-    passages = list(_PASSAGE.finditer(reference.removesuffix(_CLOSE)))
+    passages = [one for one in _PASSAGE.finditer(reference.removesuffix(_CLOSE)) if one["end"]]
     if not passages or not reference.endswith(_CLOSE):
         return None
     titles = [match["title"] for match in passages]

@@ -37,7 +37,7 @@ SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_
 
 
 def generation_facts(manifest: dict[str, Any]) -> dict[str, Any]:
-    """What a generation run's manifest tells of the trees: models, search, seed, costs. Empty without a manifest.
+    """What a generation run's manifest says of the trees: models, search, seed, costs. Empty without a manifest.
 
     Raises ConfigError where a section is none.
     """
@@ -52,7 +52,7 @@ def generation_facts(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def report_files(report: dict[str, Any], folder: Path) -> Iterator[tuple[str, str | bytes]]:
-    """Name and content of report.json, the plots and the card, which tells what an earlier check in `folder` found."""
+    """Name and content of report.json, the plots and the card, which says what an earlier check in `folder` found."""
     report = {"format": FORMAT, **report}
     yield "report.json", json.dumps(report, ensure_ascii=False, indent=1)
     names = []
@@ -64,7 +64,7 @@ def report_files(report: dict[str, Any], folder: Path) -> Iterator[tuple[str, st
 
 
 def note_leakage(folder: Path, found: dict[str, Any]) -> None:
-    """Writes leakage.json and the card anew with it. Raises ConfigError where the folder has no report."""
+    """Writes leakage.json, and the card again with it. Raises ConfigError where the folder has no report."""
     report = read_report(folder)
     write_json(folder / "leakage.json", found)
     plots = sorted(path.stem.removeprefix("plot_") for path in folder.glob("plot_*.png"))

@@ -1,7 +1,7 @@
 """`steprag pairs leakage`: are questions or prompts of a pairs folder in the files that models are evaluated on?
 
 Four checks, each listing what it found: equal ids, unless they are unique within one file only (`test_0`); equal
-questions after normalisation; an evaluation question of which `ngram` words in a row stand in a prompt or a step
+questions after normalisation; an evaluation question of which `NGRAM` words in a row stand in a prompt or a step
 (shorter questions whole, from 6 words); near duplicates by the cosine of sentence vectors. A warning names PopQA's
 questions: PopQA has no train split, so they can only come from the set that it is scored on.
 """
@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,18 +26,24 @@ from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import Progress, say
 from steprag.engines.pretrained import loading
 from steprag.engines.threads import one_load
-from steprag.records.inputs import is_per_file, read_questions
+from steprag.records.inputs import read_questions
 from steprag.records.jsonl import existing, file_hash, read_records, read_rows, shaped
+from steprag.records.question_ids import is_per_file
 from steprag.scores.gold import is_popqa
 from steprag.scores.metrics import normalise
 from steprag.types import Question
 
 KINDS = ("id", "text", "ngram", "embedding")
+NGRAM = 13
+"""Words in a row that must not occur in a prompt."""
 SHORTEST = 6
 """Words that a question needs for its words to be looked for in prompts."""
-
+NAMED = 100
+"""Evaluation questions with the same words that are listed at most; a match then says by how many they are shared."""
 
 Run = tuple[str, ...]
+Hits = tuple[tuple[tuple[int, int], dict[str, Any]], ...]
+"""What a text shares with evaluation questions: the number of a file and the place of its question; the words."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,8 @@ class Evaluation:
     name: str
     questions: list[Question]
     ids: dict[str, int]
-    texts: dict[str, int]
-    runs: dict[Run, int]
+    texts: dict[str, list[int]]
+    runs: dict[Run, list[int]]
 
 
 def main(argv: list[str]) -> int:
@@ -74,9 +80,9 @@ def check_folder(folder: Path, config: LeakageConfig) -> dict[str, Any]:
     questions = list(read_records(existing(folder / "questions.jsonl", "questions of the pairs folder"), Question))
     paths = [questions_at(name, what="evaluation file") for name in config.against]
     names = [path.name for path in paths]
-    if len(set(names)) < len(names):  # told apart as they were given
+    if len(set(names)) < len(names):  # named as they were given
         names = [*map(str, paths)]
-    files = [read_evaluation(path, name, config.ngram) for path, name in zip(paths, names, strict=True)]
+    files = [read_evaluation(path, name) for path, name in zip(paths, names, strict=True)]
     matches = [match for file in files for match in _same_questions(questions, file)]
     matches += _runs_in_prompts(folder, files)
     if config.encoder:
@@ -88,28 +94,38 @@ def check_folder(folder: Path, config: LeakageConfig) -> dict[str, Any]:
     return found
 
 
-def read_evaluation(path: Path, name: str, ngram: int) -> Evaluation:
+def read_evaluation(path: Path, name: str) -> Evaluation:
     """The questions of an evaluation file, ready to be looked up."""
     questions = read_questions(path)
-    texts = [normalise(question.question) for question in questions]
-    runs = {run: place for place, text in enumerate(texts) for run in _runs(tuple(text.split()), ngram)}
+    texts, runs = defaultdict[str, list[int]](list), defaultdict[Run, list[int]](list)
+    for place, question in enumerate(questions):
+        text = normalise(question.question)
+        texts[text].append(place)
+        for run in dict.fromkeys(_runs(tuple(text.split()))):
+            runs[run].append(place)
     ids = {question.id: place for place, question in enumerate(questions)}
-    return Evaluation(path, name, questions, ids, {text: place for place, text in enumerate(texts)}, runs)
+    return Evaluation(path, name, questions, ids, dict(texts), dict(runs))
 
 
-def _runs(words: Run, ngram: int) -> list[Run]:
-    """Every `ngram` words in a row; a question of fewer words whole, unless it is too short to tell anything."""
-    if len(words) < ngram:
+def _runs(words: Run) -> list[Run]:
+    """Every `NGRAM` words in a row; a question of fewer words whole, unless it is too short to mean anything."""
+    if len(words) < NGRAM:
         return [words] if len(words) >= SHORTEST else []
-    return [words[start : start + ngram] for start in range(len(words) - ngram + 1)]
+    return [words[start : start + NGRAM] for start in range(len(words) - NGRAM + 1)]
 
 
 def _same_questions(questions: list[Question], file: Evaluation) -> Iterator[dict[str, Any]]:
     for question in questions:
         if not is_per_file(question.id) and (place := file.ids.get(question.id)) is not None:
             yield _match("id", file, place, question.id)
-        if (place := file.texts.get(normalise(question.question))) is not None:
-            yield _match("text", file, place, question.id)
+        for place, shared in _named(file.texts.get(normalise(question.question), ())):
+            yield _match("text", file, place, question.id, **shared)
+
+
+def _named(places: Sequence[int]) -> Iterator[tuple[int, dict[str, int]]]:
+    """The first `NAMED` places, each with what its match says of how many there are."""
+    shared = {"shared_by": len(places)} if len(places) > NAMED else {}
+    return ((place, shared) for place in places[:NAMED])
 
 
 def _match(kind: str, file: Evaluation, place: int, question_id: str, **more: Any) -> dict[str, Any]:
@@ -123,22 +139,30 @@ def _runs_in_prompts(folder: Path, files: list[Evaluation]) -> list[dict[str, An
     lengths: dict[Run, set[int]] = defaultdict(set)  # by the first two words of a run, how long it may be
     for run in (run for file in files for run in file.runs):
         lengths[run[:2]].add(len(run))
-    seen: set[int] = set()
-    found: dict[tuple[str, str, str], dict[str, Any]] = {}
+    known: dict[int, Hits] = {}  # a step stands in the rows of several questions, and is read once
+    found: dict[tuple[int, int, str], dict[str, Any]] = {}
     for path in sorted(folder.glob("*.train.jsonl")) + sorted(folder.glob("*.val.jsonl")):
         for number, row in read_rows(path):
             with shaped(path, line=number):
                 texts, question_id = list(_texts(row)), str(row["question_id"])
             for text in texts:
-                if (key := hash(text)) in seen:
-                    continue
-                seen.add(key)
-                for run in _candidate_runs(normalise(text).split(), lengths):
-                    for file in files:
-                        if (place := file.runs.get(run)) is not None:
-                            match = _match("ngram", file, place, question_id, words=" ".join(run))
-                            found.setdefault((match["file"], match["evaluation_id"], match["question_id"]), match)
+                key = hash(text)
+                if key not in known:
+                    known[key] = _hits(normalise(text).split(), files, lengths)
+                for (which, place), shared in known[key]:
+                    if (which, place, question_id) not in found:
+                        match = _match("ngram", files[which], place, question_id, **shared)
+                        found[which, place, question_id] = match
     return list(found.values())
+
+
+def _hits(words: list[str], files: list[Evaluation], lengths: dict[Run, set[int]]) -> Hits:
+    hits: dict[tuple[int, int], dict[str, Any]] = {}
+    for run in _candidate_runs(words, lengths):
+        for which, file in enumerate(files):
+            for place, shared in _named(file.runs.get(run, ())):
+                hits.setdefault((which, place), {"words": " ".join(run), **shared})
+    return tuple(hits.items())
 
 
 def _candidate_runs(words: list[str], lengths: dict[Run, set[int]]) -> Iterator[Run]:
@@ -148,7 +172,7 @@ def _candidate_runs(words: list[str], lengths: dict[Run, set[int]]) -> Iterator[
 
 
 def _texts(row: dict[str, Any]) -> Iterator[str]:
-    """What a row would teach: its prompt but for the system message, and its completions."""
+    """What a row would teach: its prompt without the system message, and its completions."""
     asked = [message for message in row["prompt"] if message["role"] != "system"]
     said = [row.get(name, ()) for name in ("chosen", "rejected", "completion")]
     for messages in (asked, *said, *row.get("completions", ())):
@@ -215,7 +239,7 @@ def _found(
             warnings.append(f"{total} of {len(questions)} questions overlap with {file.name}")
     return {
         "questions": len(questions),
-        "config": config.model_dump(include={"ngram", "encoder", "similarity"}),
+        "config": {"ngram": NGRAM, "encoder": config.encoder, "similarity": config.similarity},
         "kinds": [kind for kind in KINDS if kind != "embedding" or config.encoder],
         "files": [
             {"file": file.name, "sha256": file_hash(file.path), "questions": len(file.questions),

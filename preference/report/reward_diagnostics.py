@@ -1,7 +1,7 @@
 """Diagnostics: how far the rewards of a run's trees, and the policy's beliefs, can be trusted, gathered tree by tree.
 
 Everything compares siblings, since that is what a pair does: two signals agree on two siblings where they put them in
-the same order. Comparisons on which a signal is level tell nothing and are not counted.
+the same order. Comparisons on which a signal is level are not counted.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations, cycle
-from typing import Any
+from typing import Any, NamedTuple
 
-from preference.config import LabelConfig
+from preference.facts import Facts
+from preference.labels.estimates import Estimate, Rewards
+from preference.labels.gold import gold
+from preference.labels.judge import judge
+from preference.labels.spre import mean_below, summed_below
 from preference.pairs import margin_error
-from preference.rewards import Estimate, Rewards, gold, judge, outcomes, summed_below
 from steprag.agent.belief import probability
-from steprag.agent.grammar import Grammar
-from steprag.scores.metrics import exact_match, guessable
-from steprag.scores.stats import share_interval
+from steprag.scores.metrics import exact_match
+from steprag.scores.stats import ClusteredShare, share_interval
 from steprag.tree import Node, Tree, children_of
 
 GRID = 20
@@ -29,33 +31,34 @@ EDGES = (0.0, 0.01, 0.05, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 @dataclass
 class Depth:
-    """Sums over the rewarded steps of one action at one depth; of their comparisons with siblings, [all, hits] each."""
+    """Sums over the rewarded steps of one action at one depth, and shares of their comparisons with siblings."""
 
     steps: int = 0
     reward: float = 0.0
     answers_below: float = 0.0
     with_error: int = 0
     error: float = 0.0
-    clear: list[int] = field(default_factory=lambda: [0, 0])
-    halves: list[int] = field(default_factory=lambda: [0, 0])
-    first: list[int] = field(default_factory=lambda: [0, 0])
+    clear: ClusteredShare = field(default_factory=ClusteredShare)
+    halves: ClusteredShare = field(default_factory=ClusteredShare)
+    first: ClusteredShare = field(default_factory=ClusteredShare)
 
 
 class RewardDiagnostics:
     """Sums of all trees so far; `report` turns them into shares and intervals."""
 
-    def __init__(self, config: LabelConfig, grammar: Grammar) -> None:
-        self._config, self._grammar = config, grammar
+    def __init__(self) -> None:
         self._depths: dict[tuple[str, int], Depth] = defaultdict(Depth)
-        self._agreement: dict[tuple[str, str, int], list[int]] = defaultdict(lambda: [0, 0])
+        self._agreement: dict[tuple[str, str, int], ClusteredShare] = defaultdict(ClusteredShare)
         self._grid = [[0] * GRID for _ in range(GRID)]
+        self._tree = 0
         self._trees = {"mixed": 0, "all right": 0, "all wrong": 0, "level": 0, "no answer": 0}
 
-    def add(self, tree: Tree, rollouts: Rewards) -> None:
-        """Takes a tree into account. `rollouts` is its `spre`."""
-        worth = outcomes(tree, self._config)
+    def add(self, facts: Facts, worth: list[float | None]) -> None:
+        """Takes a tree into account. `worth`: the outcomes of its answers, by node id."""
+        tree, rollouts = facts.tree, mean_below(facts.tree, worth, "spre")
+        self._tree += 1
         self._trees[contrast([value for value in worth if value is not None], tree)] += 1
-        judged, recall = judge(tree, self._config), gold(tree, self._grammar)
+        judged, recall = judge(facts), gold(facts)
         named = {"rollouts": rollouts, "judge": judged, "gold": recall}
         signals = {name: signal for name, signal in named.items() if any(signal)}
         (_, answers), halves = _totals(tree, worth), half_means(tree, worth)
@@ -84,15 +87,15 @@ class RewardDiagnostics:
         for first, second in combinations(gaps, 2):
             same = agree(gaps[first], gaps[second])
             if same is not None:
-                _count(self._agreement[f"{first}, {second}", action, one.depth], same)
+                self._agreement[f"{first}, {second}", action, one.depth].add(self._tree, same)
         gap = gaps.get("rollouts")
         if gap is None:
             return
         depth = self._depths[action, one.depth]
         rollouts = signals["rollouts"]
-        _count(depth.clear, abs(gap) > (margin_error(rollouts[one.id], rollouts[other.id]) or 0.0))
+        depth.clear.add(self._tree, abs(gap) > (margin_error(rollouts[one.id], rollouts[other.id]) or 0.0))
         if gap:
-            _count(depth.first, gap > 0)
+            depth.first.add(self._tree, gap > 0)
 
     def _halves(self, one: Node, other: Node, halves: tuple[list[float | None], list[float | None]]) -> None:
         means = [half[node.id] for half in halves for node in (one, other)]
@@ -101,17 +104,17 @@ class RewardDiagnostics:
         a, b, c, d = (mean or 0.0 for mean in means)
         same = agree(a - b, c - d)
         if same is not None:
-            _count(self._depths[_action(one, other), one.depth].halves, same)
+            self._depths[_action(one, other), one.depth].halves.add(self._tree, same)
 
     def report(self) -> dict[str, Any]:
-        """What the sums say. Shares come as {"share", "low", "high", "count"} with Wilson's 95 % interval."""
+        """What the sums say. Shares come as {"share", "low", "high", "count"} with 95 % intervals."""
         total = sum(self._trees.values())
         flat = total - self._trees["mixed"]
         return {
             "trees": {**self._trees, "without_contrast": share(flat, total)},
             "agreement": [
-                {"signals": signals, "action": action, "depth": depth, **share(hits, count)}
-                for (signals, action, depth), (count, hits) in sorted(self._agreement.items())
+                {"signals": signals, "action": action, "depth": depth, **share(*same.interval())}
+                for (signals, action, depth), same in sorted(self._agreement.items())
             ],
             "steps": [
                 _depth_row(action, depth, sums) for (action, depth), sums in sorted(self._depths.items())
@@ -127,8 +130,7 @@ def _depth_row(action: str, depth: int, sums: Depth) -> dict[str, Any]:
     if sums.with_error:
         row["standard_error"] = sums.error / sums.with_error
     shares = {"gap_above_its_error": sums.clear, "halves_agree": sums.halves, "first_sampled_is_better": sums.first}
-    row |= {name: share(hits, count) for name, (count, hits) in shares.items() if count}
-    return row
+    return row | {name: share(*sums.interval()) for name, sums in shares.items() if sums.cluster >= 0}
 
 
 def _action(one: Node, other: Node) -> str:
@@ -136,17 +138,10 @@ def _action(one: Node, other: Node) -> str:
     return one.action or "" if one.action == other.action else "mixed"
 
 
-def _count(tally: list[int], hit: bool) -> None:
-    tally[0] += 1
-    tally[1] += hit
-
-
-def share(hits: int, count: int) -> dict[str, Any]:
-    """A share with Wilson's 95 % interval; None for a share of nothing."""
-    if not count:
-        return {"share": None, "low": None, "high": None, "count": 0}
-    low, high = share_interval(hits, count)
-    return {"share": hits / count, "low": low, "high": high, "count": count}
+def share(hits: int, count: int, interval: tuple[float, float] | None = None) -> dict[str, Any]:
+    """A share with its interval, by default Wilson's; None for a share of nothing."""
+    low, high = interval or share_interval(hits, count) if count else (None, None)
+    return {"share": hits / count if count else None, "low": low, "high": high, "count": count}
 
 
 def contrast(worth: list[float], tree: Tree) -> str:
@@ -207,6 +202,14 @@ def _cell(value: float) -> int:
     return min(GRID - 1, max(0, int(value * GRID)))
 
 
+class PlayedAnswer(NamedTuple):
+    """An answer of the search: its tree's number, the belief in the golden answer before it, whether it is right."""
+
+    tree: int
+    believed: float
+    right: bool
+
+
 class Calibration:
     """Whether the policy's belief can be trusted: how often answers are right at the states that they were given from.
 
@@ -215,15 +218,18 @@ class Calibration:
     """
 
     def __init__(self) -> None:
-        self._answers: dict[str, list[tuple[float, bool]]] = defaultdict(list)
+        self._answers: dict[str, list[PlayedAnswer]] = defaultdict(list)
+        self._tree = 0
 
-    def add(self, tree: Tree) -> None:
+    def add(self, facts: Facts) -> None:
         """Takes every answer that the search scored, and whose state has a belief, into account."""
-        golden = tree.question.golden_answers
-        kind = "guessable" if guessable(tree.question.question, golden) else "open"
-        for node in tree.nodes:
-            if node.prediction_f1 is not None and (belief := tree.nodes[node.parent or 0].belief):
-                self._answers[kind].append((probability(belief), exact_match(node.content, golden) == 1.0))
+        self._tree += 1
+        nodes, golden = facts.tree.nodes, facts.tree.question.golden_answers
+        kind = "guessable" if facts.guessable else "open"
+        for node in nodes:
+            if node.prediction_f1 is not None and (belief := nodes[node.parent or 0].belief):
+                right = exact_match(node.content, golden) == 1.0
+                self._answers[kind].append(PlayedAnswer(self._tree, probability(belief), right))
 
     def report(self) -> dict[str, Any]:
         """By kind of question: answers, Brier score, that of always saying the mean, and the curve; empty without
@@ -232,22 +238,25 @@ class Calibration:
         return {kind: _kind(answers) for kind, answers in sorted(self._answers.items())}
 
 
-def _kind(answers: list[tuple[float, bool]]) -> dict[str, Any]:
-    count, mean = len(answers), sum(right for _, right in answers) / len(answers)
+def _kind(answers: list[PlayedAnswer]) -> dict[str, Any]:
+    count, mean = len(answers), sum(one.right for one in answers) / len(answers)
     return {
         "answers": count,
         "right": mean,
-        "believed": sum(p for p, _ in answers) / count,
-        "brier": sum((p - right) ** 2 for p, right in answers) / count,
+        "believed": sum(one.believed for one in answers) / count,
+        "brier": sum((one.believed - one.right) ** 2 for one in answers) / count,
         "brier_of_the_mean": mean * (1 - mean),
         "curve": [row for low, high in zip(EDGES, EDGES[1:], strict=False) if (row := _bin(answers, low, high))],
     }
 
 
-def _bin(answers: list[tuple[float, bool]], low: float, high: float) -> dict[str, Any] | None:
+def _bin(answers: list[PlayedAnswer], low: float, high: float) -> dict[str, Any] | None:
     """The answers at beliefs from `low` up to `high`, which the last bin includes; None where there are none."""
-    inside = [(p, right) for p, right in answers if low <= p < high or p == high == EDGES[-1]]
+    inside = [one for one in answers if low <= one.believed < high or one.believed == high == EDGES[-1]]
     if not inside:
         return None
-    mean = sum(p for p, _ in inside) / len(inside)
-    return {"from": low, "to": high, "believed": mean, **share(sum(right for _, right in inside), len(inside))}
+    right = ClusteredShare()
+    for one in inside:
+        right.add(one.tree, one.right)
+    mean = sum(one.believed for one in inside) / len(inside)
+    return {"from": low, "to": high, "believed": mean, **share(*right.interval())}

@@ -1,9 +1,9 @@
 """A policy's belief at a state: the probability that it gives the right answer there.
 
-No rollout is played. The prompt goes on with the words that announce an answer, and the golden answer with its closing
-tag is scored (`Scorer`). A step's gain is the rise of this belief, as in information-gain rewards (arXiv 2510.14967);
-here in logarithms, which also tell unlikely answers apart. Search, rewards of finished trees and reinforcement learning
-compare beliefs by the functions here, so a gain means one thing everywhere.
+No rollout is played. The prompt continues with the words that announce an answer, and the golden answer with its
+closing tag is scored (`Scorer`). A step's gain is the rise of this belief, as in information-gain rewards (arXiv
+2510.14967), here in logarithms, which also separate unlikely answers. Search, rewards of finished trees
+and reinforcement learning compare beliefs by the functions here, so a gain means one thing everywhere.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def check_use(
         raise ConfigError(
             f"{folder} was trained on prompts of profile {name} (hash {trained['hash']}) and would see those of "
             f"{profile.name} (hash {profile.hash}); give --prompt.profile {name} (its YAML file where it is not in "
-            "configs/prompts) with the prompt.examples of the trees, or --prompt.unchecked true to do so all the same"
+            "configs/prompts) with the prompt.examples of the trees, or --prompt.unchecked true to do so anyway"
         )
     base = _section(manifest, "base")
     if files.adapter is None or not base.get("sha256"):

@@ -10,8 +10,9 @@ from typing import Any
 
 from steprag.agent import grammars
 from steprag.errors import quoted
+from steprag.records.turns import Turn
 from steprag.scores.stats import share_interval
-from steprag.types import Prediction, Turn
+from steprag.types import Prediction
 
 KEPT = ""
 """The reason of a completion that was not refused."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from steprag.agent.grammar import START
-from steprag.agent.inert import screened
+from steprag.agent.inert import screened_apart
 from steprag.agent.profiles import PromptProfile
 from steprag.agent.retriever import Retriever
 from steprag.errors import StepFormatError
@@ -92,7 +92,7 @@ class Environment:
 
     async def _found(self, query: str) -> tuple[Passage, ...]:
         passages = await self.retriever.search(query, self.top_k)
-        return screened(passages) if self.screen else passages
+        return await screened_apart(passages) if self.screen else passages
 
     def searched(self, state: State) -> bool:
         """Whether a search led to `state`: its last step's, or the question's own where the profile searches first.

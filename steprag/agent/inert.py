@@ -6,8 +6,10 @@ instructions in other words or languages (measured in SECURITY.md).
 
 from __future__ import annotations
 
+import asyncio
 import re
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
@@ -112,7 +114,10 @@ def _broken(token: str) -> str:
     return _ALIKE.get(first, f"{first} ") + token[1:]
 
 
-_SENTENCE = re.compile(r"\S.*?(?:[.!?。！？]+[\"'”’)\]]*(?=\s|$)|\n|$)", re.DOTALL)
+AT_ONCE = 50_000
+"""Characters that are screened in some tens of milliseconds."""
+_MARKS, _CLOSERS = r"[.!?。！？]++", r"[\"'”’)\]]*+"
+_SENTENCE = re.compile(rf"\S(?:[^\n.!?。！？]++|{_MARKS}{_CLOSERS}(?!\s|\Z))*+(?:{_MARKS}{_CLOSERS}|\n|\Z)")
 _BREAK = re.compile(r"[\n|](?:[\s|*>#-]|:(?=-)|(?<=-):)*")
 """What parts lines, and cells of a table, in the passages of documents, with marks of lists, quotes and rules."""
 _INSTRUCTION = re.compile(
@@ -143,6 +148,13 @@ def screened(passages: Iterable[Passage]) -> tuple[Passage, ...]:
     )
 
 
+async def screened_apart(passages: Iterable[Passage]) -> tuple[Passage, ...]:
+    """As `screened`; of more than `AT_ONCE` characters in a thread, so that a service goes on to answer others."""
+    given = tuple(passages)
+    long = sum(len(one.title) + len(one.text) for one in given) > AT_ONCE
+    return await asyncio.to_thread(screened, given) if long else screened(given)
+
+
 def without_instructions(text: str) -> str:
     """The text without the sentences that read as instructions, also over several lines or cells of a table; itself
     where there are none.
@@ -150,7 +162,11 @@ def without_instructions(text: str) -> str:
     sentences = [(found.span(), found.group().strip()) for found in _SENTENCE.finditer(text)]
     plain = _BREAK.sub(lambda found: " " * len(found.group()), text)
     found = (one.span() for one in _INSTRUCTION.finditer(plain)) if plain != text else ()
-    over = [(start, end) for start, end in found if _BREAK.search(text, start, end)]
-    kept = [sentence for (start, end), sentence in sentences
-            if not _INSTRUCTION.search(sentence) and not any(a < end and start < b for a, b in over)]  # fmt: skip
+    over = [(start, end) for start, end in found if _BREAK.search(text, start, end)]  # in order, and apart
+    ends = [end for _, end in over]
+    kept = []
+    for (start, end), sentence in sentences:
+        first = bisect_right(ends, start)  # the first that ends behind the sentence's start
+        if not (first < len(over) and over[first][0] < end) and not _INSTRUCTION.search(sentence):
+            kept.append(sentence)
     return text if len(kept) == len(sentences) else " ".join(kept)

@@ -68,7 +68,7 @@ _PROPERTIES: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True)
 class VerdictFormat:
     """What a reply of the judge looks like, by what it is asked: a score is a whole number from 0 to 100 and nothing
-    else, right or wrong is yes or no, but for endpoints that constrain by a JSON schema alone.
+    else, right or wrong is yes or no, except for endpoints that constrain by a JSON schema alone.
     """
 
     stop: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ async def asked(
     *,
     seed: int,
 ) -> Judgement[Read]:
-    """The value that `parse` reads in the reply; an unreadable reply is asked for anew. Raises PolicyError, also where
+    """The value that `parse` reads in the reply; an unreadable reply is asked for again. Raises PolicyError, also where
     all tokens went into reasoning.
     """
     usage, text, thought = Usage(), "", 0

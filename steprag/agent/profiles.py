@@ -113,7 +113,7 @@ class PromptProfile:
     def render(self, state: State, allowed: tuple[str, ...]) -> tuple[Message, ...]:
         """System prompt and one user turn: question, steps as sampled, passages of the last query, the tail.
 
-        The user turn only ever grows at its end, but for passages and tail: root paths are shared prefixes.
+        The user turn only ever grows at its end, except passages and tail: root paths are shared prefixes.
         """
         first, *others = messages = self._messages(state, allowed)
         if first["role"] != "system" or self.words.system_role == "system":

@@ -13,7 +13,7 @@ from steprag.types import Passage
 
 PLACES = "index folder, a service's URL, milvus:// or elastic://HOST:PORT/NAME, module:function, a web or tools file"
 """What `--index` takes in the commands that play the agent."""
-_WEB_ID = re.compile(r"(?:^|/)(https?://\S+)#[0-9a-f]{16}$")
+_WEB_ID, _DIGEST = re.compile(r"(?:^|/)(?=https?://\S)"), re.compile("[0-9a-f]{16}")
 _GIVEN_ID = re.compile(r"f[0-9a-f]{16}/")
 _PAGE = re.compile(r", p\. (\d+)(?:, |$)")
 GIVEN = "files:"
@@ -38,7 +38,7 @@ class Retriever(Protocol):
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
         """At most `top_k` passages, best first, each with its score.
 
-        Raises RetrieverError where this one query failed: the question fails and the run goes on. Anything else ends
+        Raises RetrieverError where this one query failed: the question fails and the run continues. Anything else ends
         the run.
         """
         ...
@@ -101,7 +101,7 @@ class Documented(Protocol):
 
 @dataclass(frozen=True)
 class GivenFile:
-    """A file that a person gave: its bytes, pages (0: it has none), passages, and what of it could not be read."""
+    """A file that a person gave: its bytes, pages (0: it has none), passages, and the parts that could not be read."""
 
     id: str
     name: str
@@ -163,5 +163,7 @@ def url_of(passage_id: str) -> str | None:
     """The address of a passage from the web, whose id is `url#hash` (`tool/url#hash` where tools are named); None for
     one of a corpus.
     """
-    found = _WEB_ID.search(passage_id)
-    return found.group(1) if found else None
+    address, _, digest = passage_id.rpartition("#")
+    found = _WEB_ID.search(address) if _DIGEST.fullmatch(digest) else None
+    url = address[found.end() :] if found else ""
+    return url if url.split() == [url] else None

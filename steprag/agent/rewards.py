@@ -1,5 +1,4 @@
-"""Rewards of an episode: small functions by name, weighed in GRPO's recipe (`grpo.rewards`), labels of trees
-(`label.name`) and arms of the wind tunnel.
+"""Rewards of an episode: small functions by name, weighed in GRPO's recipe (`grpo.rewards`).
 
 A reward sees the question and what the policy did (steps, searches, the completion that was refused), never the prompt,
 so no word of ours earns anything. None means that the reward says nothing of the episode, as where a question has no
@@ -20,8 +19,9 @@ from steprag.agent.stack import live
 from steprag.errors import ConfigError, nearest, quoted
 from steprag.extras import function_at
 from steprag.scores.gold import Gold, em_of, gold_of, mentions, subject
-from steprag.scores.metrics import SAYS_NOTHING, normalise, rouge_l
+from steprag.scores.metrics import SAYS_NOTHING, normalise
 from steprag.scores.metrics import f1 as token_f1
+from steprag.scores.words import rouge_l
 from steprag.types import Episode, Passage, Question, Step
 
 ROUGE_FLOOR = 0.2
@@ -34,7 +34,7 @@ CONNECTORS = (
     "because", "since", "therefore", "thus", "hence", "so that", "which means", "however", "although", "first",
     "second", "then", "finally", "in contrast", "因为", "所以", "因此", "但是", "首先", "其次", "然后", "最后",
 )  # fmt: skip
-"""Words by which reasoning goes on."""
+"""Words with which reasoning continues."""
 
 
 @dataclass(frozen=True)
@@ -271,8 +271,8 @@ def grounded(played: Played) -> float | None:
 
 def judgement(played: Played) -> float | None:
     """The share of the searches that were rightly kept or dropped: taken back at once where they found no gold passage,
-    gone on from where they did (after ReSeek, arXiv 2510.00568). None without gold, without a search, and for a grammar
-    that takes nothing back.
+    continued from where they did (after ReSeek, arXiv 2510.00568). None without gold, without a search, and for a
+    grammar that takes nothing back.
     """
     gold, steps, effects = gold_of(played.question), played.episode.state.steps, played.grammar.effects
     if gold is None or "pop" not in effects.values():
@@ -305,14 +305,8 @@ REWARDS: dict[str, Reward] = {
     **{each.__name__: each for each in (format_tiers, keywords, connectors, rouge_floor)},
     "format": format_kept,
 }
-OF_ANSWERS = frozenset({"em", "f1", "rouge", "rouge_floor"})
-"""Those that speak of an answer alone."""
 WITHOUT_A_STEP = frozenset({"format_tiers", "rouge_floor"})
 """Those that also speak of an episode whose first completion was refused; there all others are 0 in GRPO."""
-OF_TREES = tuple(REWARDS.keys() - {"judge", "evidence", "faithfulness", "answer_relevancy", "grounded", "length"})
-"""Those that need no passage's text, no judge and no count of tokens, which trees do not keep, and whose name is no
-label's of its own.
-"""
 NEEDS_QUALITY = frozenset({"rouge", "rouge_floor"})
 """Those that need the extra `quality`."""
 

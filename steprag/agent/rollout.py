@@ -93,7 +93,7 @@ async def rollout(
 
 
 async def episode_of(turns: AsyncIterator[Moment], watch: Callable[[Moment], None] | None = None) -> Episode:
-    """The episode at the end of `rollout(…)`; `watch` is told every turn before it."""
+    """The episode at the end of `rollout(…)`; `watch` receives every turn before it."""
     async with aclosing(turns) as played:  # pyright: ignore[reportArgumentType] (a generator, which can be closed)
         async for turn in played:
             if isinstance(turn, Episode):

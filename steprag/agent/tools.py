@@ -42,7 +42,7 @@ class Argument:
 
     @property
     def shown(self) -> str:
-        """What the policy is told of it: its kind, choices or parts, and whether it may be left out."""
+        """How the prompt describes it: its kind, choices or parts, and whether it may be left out."""
         told = " or ".join(json.dumps(one, ensure_ascii=False) for one in self.choices) or self.kind
         told = _in_braces(self.parts) if self.parts else told
         return f'"{self.name}": {told}' + ("" if self.required else " (optional)")
@@ -91,7 +91,7 @@ class ToolSpec:
 
     @property
     def shown(self) -> str:
-        """The line that tells the policy of it."""
+        """The line of the prompt that describes it."""
         told = "text" if self.bare else _in_braces(self.arguments)
         return f"{self.name}: {told}. {self.description}"
 

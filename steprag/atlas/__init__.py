@@ -1,7 +1,7 @@
 """Atlas: the embedded question-answering world of StepRAG.
 
 Short passages, questions with gold passage ids, and worked episodes, all derived from open data packages (SOURCES.md).
-The JSON Lines files are committed; ``python -m benchmarks.atlas.build`` writes them again, byte for byte.
+The JSON Lines files are committed; SOURCES.md names the commit whose scripts write them again, byte for byte.
 """
 
 from dataclasses import dataclass, field
@@ -13,9 +13,7 @@ FACTS = DATA / "facts.tsv"
 """Atlas' facts as lines of subject, relation and object, with tabs between."""
 NAMES = ("corpus", "train", "dev", "test", "warmstart")
 TASKS = ("ledger.dev", "ledger.test", "forks.dev", "forks.test", "worked.train", "worked.dev", "choices.test")
-"""Questions that try an agent's memory, and worked episodes of them (`benchmarks.atlas.tasks`); questions in
-MedQA's form.
-"""
+"""Questions that try an agent's memory, and worked episodes of them; questions in MedQA's form."""
 
 
 def path(name: str) -> Path:

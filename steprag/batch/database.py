@@ -37,7 +37,7 @@ FAULTS = (sqlite3.Error, UnicodeDecodeError)
 """What sqlite3 raises for a file that is damaged: some of its messages quote bytes that are no text."""
 IN_MEMORY = Path(":memory:")
 """The path of a journal that no file keeps."""
-PATIENCE = 150.0
+BUSY_TIMEOUT = 150.0
 """Seconds to wait for a file that another process holds: longer than a cluster takes to give up a silent node (Ray:
 about 65 s), and a file server a silent client (NFS 4: usually 90 s).
 """
@@ -54,7 +54,7 @@ _Row = (
     | tuple[StrictStr, StrictStr, _Logprobs | None, StrictStr]
 )
 _REPLY = TypeAdapter(Annotated[list[_Row], Field(min_length=1)], config=_LATER)
-_Used = tuple[_Count, _Count, _Count, _Count]
+_Used = tuple[_Count, _Count, _Count, _Count] | tuple[_Count, _Count, _Count, _Count, _Count | None, _Count | None]
 _USAGE, _USAGES = TypeAdapter(_Used, config=_LATER), TypeAdapter(list[_Used], config=_LATER)
 _Hit = tuple[StrictStr, float | None] | tuple[StrictStr, float | None, StrictStr, StrictStr]
 _FOUND = TypeAdapter(list[_Hit], config=_LATER)
@@ -67,14 +67,14 @@ CallKey = tuple[str, str, int, int]
 class Database:
     """The open file. Every statement raises JournalError where the file cannot be read or written.
 
-    `alone`: no other process, on this machine or another, may have it open; this waits until none has. SQLite then
+    `exclusive`: no other process, on this machine or another, may have it open; this waits until none has. SQLite then
     needs no memory shared between processes, so the file may lie on a network file system.
     """
 
-    def __init__(self, path: Path, *, reading: bool = False, alone: bool = False) -> None:
+    def __init__(self, path: Path, *, reading: bool = False, exclusive: bool = False) -> None:
         self._path = path
         try:
-            self._db = _connected_to_read(path) if reading else _connected(path, alone)
+            self._db = _connected_to_read(path) if reading else _connected(path, exclusive)
         except FAULTS as error:
             raise _translated(error, path) from None
 
@@ -100,7 +100,7 @@ class Database:
             if self._db.in_transaction:
                 self.write("ROLLBACK")
 
-    def bury_lost(self) -> None:
+    def mark_lost(self) -> None:
         """Counts the calls that have no reply as lost: whoever made them is dead."""
         with self.transaction():
             self.write("INSERT INTO lost(question, role) SELECT question, role FROM calls WHERE reply IS NULL")
@@ -124,14 +124,14 @@ class Database:
         self._db.close()
 
 
-class KeptCalls:
+class JournalReader:
     """The open file as it is read. Raises JournalError where a row is not what this program wrote."""
 
     def __init__(self, path: Path, db: Database) -> None:
         self.path, self._db = path, db
 
     @classmethod
-    def reading(cls, path: Path) -> KeptCalls:
+    def reading(cls, path: Path) -> JournalReader:
         """The file of a run, which nobody need have open; nothing is written."""
         return cls(path, Database(path, reading=True))
 
@@ -149,7 +149,7 @@ class KeptCalls:
         query = f"SELECT question, role, {joined} FROM calls WHERE usage IS NOT NULL GROUP BY question, role"
         for question_id, role, rows in self._db.rows(query):
             counts = self._read(_USAGES, rows, f"the usage of a call of {question_id}")
-            yield question_id, role, Usage(*map(sum, zip(*counts, strict=True)))
+            yield question_id, role, Usage.total(counts)
 
     @property
     def lost(self) -> int:
@@ -213,10 +213,10 @@ def _translated(error: Exception, path: Path) -> JournalError:
     return JournalError(f"{path}: {error}")
 
 
-def _connected(path: Path, alone: bool) -> sqlite3.Connection:
+def _connected(path: Path, exclusive: bool) -> sqlite3.Connection:
     where = str(path) if path == IN_MEMORY else path.absolute().as_uri()
-    db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=PATIENCE if alone else 5)
-    if alone:  # before the journal mode, or SQLite would share memory
+    db = sqlite3.connect(where, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT if exclusive else 5)
+    if exclusive:  # before the journal mode, or SQLite would share memory
         db.execute("PRAGMA locking_mode=EXCLUSIVE")
     db.execute("PRAGMA journal_mode=WAL")
     db.execute("PRAGMA synchronous=NORMAL")
@@ -245,7 +245,7 @@ def absorb_slots(folder: Path, question_ids: Iterable[str]) -> None:
     if not parts:
         return
     with closing(Database(folder / JOURNAL)) as into:
-        into.bury_lost()
+        into.mark_lost()
         for part in parts:
             absorb(into, part, part.stem)
         put_in_order(into, question_ids)
@@ -257,8 +257,8 @@ def absorb(into: Database, part: Path, name: str) -> None:
     """Copies what `into` lacks of another journal, known there as `name`: its calls in their order, searches, passages,
     questions. Lost calls are added to those of `into`. Absorbed again, a part adds only what is new in it.
     """
-    with closing(Database(part, alone=True)) as alone:  # waits for its process; folds the log of a killed one in
-        alone.bury_lost()
+    with closing(Database(part, exclusive=True)) as own:  # waits for its process; folds the log of a killed one in
+        own.mark_lost()
     into.write("ATTACH ? AS part", f"{part.absolute().as_uri()}?mode=ro&immutable=1")
     with into.transaction():
         into.write("CREATE TABLE IF NOT EXISTS absorbed(name TEXT PRIMARY KEY, lost INTEGER)")
@@ -270,10 +270,10 @@ def absorb(into: Database, part: Path, name: str) -> None:
         others = into.rows(f"SELECT p.* FROM part.passages p JOIN main.passages m USING (id) WHERE {differ}")
         words = {id: row for id, *row in others}
         for question, query, top_k, found in into.rows("SELECT * FROM part.searches") if words else ():
-            told = KeptCalls(part, into)._read(_FOUND, found, f"a search of {question}")
-            told = [(*one, *words.get(one[0], ())) if len(one) == 2 else one for one in told]
+            hits = JournalReader(part, into)._read(_FOUND, found, f"a search of {question}")
+            hits = [(*one, *words.get(one[0], ())) if len(one) == 2 else one for one in hits]
             into.write(
-                "INSERT OR IGNORE INTO main.searches VALUES (?, ?, ?, ?)", question, query, top_k, json.dumps(told)
+                "INSERT OR IGNORE INTO main.searches VALUES (?, ?, ?, ?)", question, query, top_k, json.dumps(hits)
             )
         for table in _COPIED:
             into.write(f"INSERT OR IGNORE INTO main.{table} SELECT * FROM part.{table}")

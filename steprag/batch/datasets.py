@@ -19,10 +19,13 @@ from steprag.console.progress import say
 from steprag.engines.models import cache_dir
 from steprag.engines.pretrained import asking_the_hub
 from steprag.errors import ConfigError, DataError, quoted
-from steprag.records.inputs import CELLS, SPLITS
+from steprag.records.inputs import CELLS
+from steprag.records.json_text import as_json
 from steprag.records.jsonl import existing, file_hash, written_whole
-from steprag.records.spellings import ANSWERS, QUESTION_IDS, QUESTION_NAMES, QUESTIONS, folded, keys_of
-from steprag.records.tables import as_json, rows_of
+from steprag.records.left_out import LeftOut, say_left_out
+from steprag.records.question_ids import SPLITS
+from steprag.records.rows import read_any_rows
+from steprag.records.spellings import ANSWERS, PLACES, QUESTION_IDS, QUESTION_NAMES, QUESTIONS, folded, keys_of
 from steprag.types import Question
 
 FLASHRAG = "RUC-NLPIR/FlashRAG_datasets"
@@ -42,7 +45,7 @@ NAMES = ("atlas", *ON_HUB, "medqa")
 
 HUB = "hub:"
 """Before the name of a data set of the hub, where a file may stand."""
-COLUMNS = {"id": QUESTION_IDS, "question": QUESTIONS, "answer": ANSWERS}
+COLUMNS = {"id": QUESTION_IDS, "question": QUESTIONS, "answer": (*ANSWERS, *PLACES)}
 """What a column may be named as by `--columns`, with the names that then mean nothing; others are metadata."""
 
 
@@ -74,11 +77,12 @@ def questions_at(named: str, columns: str | None = None, what: str = "question f
     """The file of that name; or what is made of it, or of a data set of the hub, in the cache: `NAME/SPLIT.jsonl`, so
     that its folder names the data set. Raises ConfigError and DataError.
     """
+    gone: list[LeftOut] = []
     if not named.startswith(HUB):
         path = existing(named, what)
         if columns is None:
             return path
-        identity, place, rows = file_hash(path), path.absolute(), rows_of(path, headed=True)
+        identity, place, rows = file_hash(path), path.absolute(), read_any_rows(path, gone, has_header=True)
     else:
         name, config, split, identity, found = hub_rows(named)
         place, rows = Path(f"{config or name.rpartition('/')[2]}/{split}"), enumerate(found(), 1)
@@ -90,6 +94,7 @@ def questions_at(named: str, columns: str | None = None, what: str = "question f
             for number, row in rows:
                 renamed = _renamed(as_json(row), names, named, number)
                 stream.write(json.dumps(renamed, ensure_ascii=False, allow_nan=False) + "\n")
+        say_left_out(gone)
     return file
 
 
@@ -104,25 +109,25 @@ def hub_rows(named: str) -> tuple[str, str, str, str, Callable[[], Iterator[Any]
         raise ConfigError(f"{named}: write hub:OWNER/NAME, hub:OWNER/NAME:CONFIG or hub:OWNER/NAME:CONFIG:SPLIT;"
                           " NAME@COMMIT is a version of it")  # fmt: skip
     split = split or "train"
-    told = f"data set {quoted(name)} cannot be had from the hub", "download its files and give those"
-    commit = revision if re.fullmatch("[0-9a-f]{40}", revision) else _commit(name, revision, told)
+    unavailable = f"data set {quoted(name)} cannot be had from the hub", "download its files and give those"
+    commit = revision if re.fullmatch("[0-9a-f]{40}", revision) else _commit(name, revision, unavailable)
 
     def rows() -> Iterator[Any]:
         from datasets import load_dataset
 
-        with asking_the_hub(*told):
+        with asking_the_hub(*unavailable):
             yield from load_dataset(name, config or None, split=split, streaming=True, revision=commit)
 
     return name, config, split, hashlib.sha256(f"{name}:{config}:{split}@{commit}".encode()).hexdigest(), rows
 
 
-def _commit(name: str, revision: str, told: tuple[str, str]) -> str:
+def _commit(name: str, revision: str, unavailable: tuple[str, str]) -> str:
     """The newest commit of a data set or of its revision; the last one that was seen where the hub does not tell."""
     from huggingface_hub import HfApi
 
     seen = cache_dir() / "questions" / "commits" / f"{name}@{revision}".replace("/", "--")
     try:
-        with asking_the_hub(*told):
+        with asking_the_hub(*unavailable):
             commit = str(HfApi().dataset_info(name, revision=revision or None).sha)
     except ConfigError as error:
         if not seen.is_file():

@@ -43,7 +43,7 @@ JUDGED_TOKENS = 300
 class Forecast:
     """What is planned. `config` has policy, prompt and episode; `judge` is None where nobody judges.
 
-    `most`: calls of one question by role that no run exceeds; `likely`: those that are likely, of `replies`
+    `max_calls`: calls of one question by role that no run exceeds; `likely`: those that are likely, of `replies`
     completions each, as was seen `elsewhere`. `results`: the file of the run's results and their kind, called `unit`;
     `alike`: the keys in which a run must agree to forecast from it.
     """
@@ -51,7 +51,7 @@ class Forecast:
     config: Any
     questions: list[Question]
     judge: JudgeConfig | None
-    most: dict[str, int]
+    max_calls: dict[str, int]
     likely: dict[str, float]
     replies: int
     elsewhere: str
@@ -68,7 +68,7 @@ def add_forecast_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the forecast as JSON")
 
 
-def tell(plan: Forecast, given: argparse.Namespace) -> int:
+def print_forecast(plan: Forecast, given: argparse.Namespace) -> int:
     """Writes the forecast to standard output, as the parsed options say. Raises ConfigError."""
     if given.pace is not None and not given.pace > 0:
         raise ConfigError(f"--pace {given.pace:g}: give tokens a second, more than 0")
@@ -98,7 +98,7 @@ def most_usage(plan: Forecast) -> dict[str, Usage]:
     profile = load_profile(plan.config.prompt.profile, plan.config.prompt.examples)
     longest = max((question.question for question in plan.questions), key=len, default="")
     prompt = longest_prompt(profile, episode.depth, episode.top_k, policy.max_tokens, longest)
-    return _usage(plan, plan.most, prompt, policy.max_tokens)
+    return _usage(plan, plan.max_calls, prompt, policy.max_tokens)
 
 
 def _usage(plan: Forecast, calls: Mapping[str, float], prompt: int, reply: int) -> dict[str, Usage]:
@@ -230,13 +230,13 @@ def _seconds(metrics: Path) -> float:
 
 
 def _table(report: dict[str, Any], plan: Forecast) -> str:
-    most, hours = report["dollars_at_most"], report["hours_at_most"]
+    dollars, hours = report["dollars_at_most"], report["hours_at_most"]
     lines = [
         f"questions          {report['questions']:,}",
         f"calls, at most     {report['calls_at_most']:,}",
         f"tokens, at most    {report['prompt_tokens_at_most']:,} of prompts, "
         f"{report['completion_tokens_at_most']:,} of replies",
-        f"dollars, at most   {UNPRICED if most is None else f'{most:,.2f}'}",
+        f"dollars, at most   {UNPRICED if dollars is None else f'{dollars:,.2f}'}",
         f"hours, at most     {UNPACED if hours is None else f'{hours:,.1f}'}",
     ]
     for line in report.get("forecast", ()):
@@ -255,6 +255,6 @@ def _table(report: dict[str, Any], plan: Forecast) -> str:
             + f"; half or double, for it is what {plan.unit} took elsewhere ({plan.elsewhere})",
             "For a forecast, hours too, run ten questions (--limit 10) and give that run as --like.",
         ]  # fmt: skip
-    if most:
+    if dollars:
         lines.append("To stop at $5: --budget.usd 5. The same command with a higher limit goes on.")
     return "\n".join(lines) + "\n"

@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Container
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,10 +24,10 @@ from typing import Any
 from steprag.agent.open import OpenAgent
 from steprag.agent.retriever import Retriever, Tooled
 from steprag.batch.database import JOURNAL as JOURNAL
-from steprag.batch.database import CallKey, Database, KeptCalls
+from steprag.batch.database import CallKey, Database, JournalReader
 from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, JournalledScorer, Request, scorer_of
 from steprag.console.progress import say
-from steprag.errors import RequestError, StepragError
+from steprag.errors import PolicyError, RequestError, StepragError
 from steprag.policy.budget import Spending
 from steprag.policy.gate import Gate
 from steprag.policy.open import Model
@@ -37,13 +39,13 @@ from steprag.types import Completion, Passage, Question, Sample
 _THIS = "question = ? AND role = ? AND state = ? AND seed = ? AND n = ?"
 
 
-class Journal(KeptCalls):
+class Journal(JournalReader):
     """The open file. Use as a context manager; leaving it waits for the calls in flight and keeps their replies.
 
-    `reading`: nothing is written, so the file may belong to a run that goes on. `alone`: no other process may have it
-    open (`steprag.batch.database`). `below`: calls that an earlier start of the run finished elsewhere, answered from
-    there. `sync_seconds`: how often what was committed is written through to the disk, within the context; 0: when the
-    system does. Raises JournalError where the file cannot be read or written (disk full, damaged, not a journal).
+    `reading`: nothing is written, so the file may belong to a run that still works. `exclusive`: no other process may
+    have it open (`steprag.batch.database`). `base_journal`: holds calls that an earlier start of the run finished; they
+    are answered from there. `sync_seconds`: how often commits are written through to the disk; 0: when the system does.
+    Raises JournalError where the file cannot be read or written (disk full, damaged, not a journal).
     """
 
     def __init__(
@@ -52,12 +54,12 @@ class Journal(KeptCalls):
         spending: Spending | None = None,
         *,
         reading: bool = False,
-        alone: bool = False,
-        below: KeptCalls | None = None,
+        exclusive: bool = False,
+        base_journal: JournalReader | None = None,
         sync_seconds: float = 0.0,
     ) -> None:
-        super().__init__(path, Database(path, reading=reading, alone=alone))
-        self.spending, self.below = spending or Spending(), below
+        super().__init__(path, Database(path, reading=reading, exclusive=exclusive))
+        self.spending, self.base_journal = spending or Spending(), base_journal
         self.in_flight: set[asyncio.Task[Any]] = set()
         self.on_wire: set[asyncio.Task[Any] | None] = set()
         """Of these, calls that have been sent; the others wait for their turn."""
@@ -66,7 +68,7 @@ class Journal(KeptCalls):
         self.fatal: StepragError | None = None
         """Why no request can succeed any more."""
         if not reading:
-            self._db.bury_lost()
+            self._db.mark_lost()
         self.spending.lost = self.lost
         # of a question whose policy is not asked through here (GRPO's own samples) the file may hold searches alone
         self._known: set[str] = {question_id for (question_id,) in self._db.rows("SELECT id FROM questions")}
@@ -79,7 +81,7 @@ class Journal(KeptCalls):
             self.spending.add(role, usage, question_id)
 
     @property
-    def begun(self) -> Container[str]:
+    def started_ids(self) -> Container[str]:
         """Ids of the questions that had finished calls when it was opened."""
         return self._questions
 
@@ -89,7 +91,7 @@ class Journal(KeptCalls):
         others from being asked.
         """
         self._db.write("INSERT OR IGNORE INTO questions VALUES (?, ?)", question.id, dump_line(question))
-        fresh = not live and question.id not in self._known and self.below is None
+        fresh = not live and question.id not in self._known and self.base_journal is None
         self._known.add(question.id)  # opened again, its searches are read from the file
         return QuestionCalls(self, question.id, fresh=fresh, live=live)
 
@@ -104,9 +106,9 @@ class Journal(KeptCalls):
         ours = "(SELECT value FROM json_each(?1))"
         kept = "FROM searches, json_each(found) WHERE json_array_length(value) = 2"  # others have words of their own
         found = f"SELECT json_extract(value, '$[0]') {kept} AND question"
-        alone = f"DELETE FROM passages WHERE id IN ({found} IN {ours}) AND id NOT IN ({found} NOT IN {ours})"
+        orphans = f"DELETE FROM passages WHERE id IN ({found} IN {ours}) AND id NOT IN ({found} NOT IN {ours})"
         with self._db.transaction():
-            self._db.write(alone, gone)
+            self._db.write(orphans, gone)
             for column in ("calls.question", "searches.question", "lost.question", "questions.id"):
                 table, _, name = column.partition(".")
                 self._db.write(f"DELETE FROM {table} WHERE {name} IN {ours}", gone)
@@ -121,10 +123,17 @@ class Journal(KeptCalls):
         """The endpoint answered that it will not: nothing to keep."""
         self._db.write(f"DELETE FROM calls WHERE {_THIS}", question_id, *key)
 
+    def abandoned(self, question_id: str, key: CallKey) -> None:
+        """An unexpected exception ended the call: it counts as lost, since it may be paid, and may be sent again."""
+        with self._db.transaction():
+            self._db.write("INSERT INTO lost(question, role) VALUES (?, ?)", question_id, key[0])
+            self.failed(question_id, key)
+        self.spending.lost += 1
+
     def replied(self, question_id: str, key: CallKey, sample: Sample) -> None:
         """Keeps the reply to a call and counts its cost; it is on the disk when this returns."""
         reply = json.dumps(list(map(_row, sample.completions)), ensure_ascii=False)
-        usage = json.dumps(list(vars(sample.usage).values()))
+        usage = json.dumps([*vars(sample.usage).values()][: None if len(sample.usage.shown) > 4 else 4])
         self._db.write(f"UPDATE calls SET reply = ?, usage = ? WHERE {_THIS}", reply, usage, question_id, *key)
         self.spending.add(key[0], sample.usage, question_id)
 
@@ -170,15 +179,12 @@ class Journal(KeptCalls):
         for task in self.in_flight - self.on_wire:
             task.cancel()  # a limit a minute would have them wait for nothing
         if self.on_wire and kind is asyncio.CancelledError:
-            say(
-                f"stopping: {len(self.on_wire)} calls in flight are waited for, since they are paid; Ctrl-C again ends "
-                "at once"
-            )
-        await asyncio.gather(*self.in_flight, return_exceptions=True)
-        if self._syncing:
-            self._syncing.cancel()
-            self._db.sync()
-        self.close()
+            say(f"stopping: waiting for {len(self.on_wire)} paid calls in flight; press Ctrl-C again to end at once")
+        with closing(self):
+            await asyncio.gather(*self.in_flight, return_exceptions=True)
+            if self._syncing:
+                self._syncing.cancel()
+                self._db.sync()
 
 
 class QuestionCalls:
@@ -190,7 +196,7 @@ class QuestionCalls:
         self._found: dict[tuple[str, int], tuple[Passage, ...]] = {}
         self._asking: dict[CallKey, asyncio.Lock] = {}
         self._searching: dict[tuple[str, int], asyncio.Lock] = {}
-        for kept in () if fresh else filter(None, (journal.below, journal)):
+        for kept in () if fresh else filter(None, (journal.base_journal, journal)):
             self._known |= kept.calls_of(question_id)
             self._found |= kept.searches_of(question_id)
 
@@ -236,33 +242,36 @@ class QuestionCalls:
         async with gate.turn(chars), self._journal.spending.request(role, most):
             if self._journal.closing:
                 raise self._journal.fatal or asyncio.CancelledError
-            sample = await self._sent(key, request)
-            gate.settle(chars, sample.usage)
-            return sample
+            return await self._sent(key, partial(gate.metered, chars, request))
 
     async def _sent(self, key: CallKey, request: Request) -> Sample:
         self._journal.sent(self._id, key)
-        task = asyncio.current_task()
+        task, foreign = asyncio.current_task(), True
         self._journal.on_wire.add(task)
         try:
             sample = await request()
+            if not sample.completions:
+                raise PolicyError(f"the {key[0]} gave no completion")
+            foreign = False
         except asyncio.CancelledError:
+            foreign = False
             if self._live:
                 self._journal.failed(self._id, key)
             raise
         except StepragError as error:
+            foreign = False
             self._journal.failed(self._id, key)
-            if (
-                not isinstance(error, RequestError) and not self._live
-            ):  # no other request can succeed: send none that waits
+            if not isinstance(error, RequestError) and not self._live:  # no other request can succeed
                 self._journal.closing, self._journal.fatal = True, error
             raise
         finally:
             self._journal.on_wire.discard(task)
+            if foreign:
+                self._journal.abandoned(self._id, key)
         self._journal.replied(self._id, key, sample)
         return sample
 
-    def searched_as(self, question_id: str) -> None:
+    def copy_searches(self, question_id: str) -> None:
         """Takes over the searches that another question made, so that none is made again."""
         for (query, top_k), passages in self._journal.searches_of(question_id).items():
             self._journal.searched(self._id, query, top_k, passages)

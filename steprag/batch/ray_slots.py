@@ -20,12 +20,12 @@ from typing import Any, TypeVar
 import ray  # pyright: ignore[reportMissingImports]
 from ray.exceptions import RayActorError, RayTaskError  # pyright: ignore[reportMissingImports]
 
-from steprag.batch.database import KeptCalls, absorb_slots, slot_journal
+from steprag.batch.database import JournalReader, absorb_slots, slot_journal
 from steprag.batch.endpoints import Served, note_served, served_by
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.ray_cluster import cluster, own_error
 from steprag.batch.shards import Share, share_of
-from steprag.batch.worklist import Config, Opening, Slots, Work, sync_seconds
+from steprag.batch.worklist import Config, StageOpener, Work, WorkerPlan, sync_seconds
 from steprag.config.load import StageConfig
 from steprag.config.sections import PriceConfig
 from steprag.console.progress import say
@@ -47,12 +47,12 @@ PATIENT = 30.0
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """What a slot opens. `config` is its share; `journal` its own file, `below` the run's, which is only read."""
+    """What a slot opens. `config` is its share, `journal` its own file, `base_journal` the run's, read only."""
 
     config: StageConfig
-    opening: Opening[Any, Any]
+    opener: StageOpener[Any, Any]
     journal: Path
-    below: Path
+    base_journal: Path
     prices: Mapping[str, PriceConfig]
     folder: Path
     """Where the command was started: what relative paths are relative to."""
@@ -84,13 +84,13 @@ class Slot:
         plan = self._plan
         if plan.folder.is_dir():
             os.chdir(plan.folder)
-        agent, working = await self._stack.enter_async_context(plan.opening(plan.config))
-        below = KeptCalls.reading(plan.below)
-        self._stack.callback(below.close)
+        agent, factory = await self._stack.enter_async_context(plan.opener(plan.config))
+        base_journal = JournalReader.reading(plan.base_journal)
+        self._stack.callback(base_journal.close)
         synced = sync_seconds(plan.config)
-        journal = Journal(plan.journal, self._spending, alone=True, below=below, sync_seconds=synced)
+        journal = Journal(plan.journal, self._spending, exclusive=True, base_journal=base_journal, sync_seconds=synced)
         self._journal = await self._stack.enter_async_context(journal)
-        self._work: Work[Any] = await working(plan.config, agent, journal)
+        self._work: Work[Any] = await factory(plan.config, agent, journal)
         return agent.environment.retriever.fingerprint, served_by(policy=agent.policy, judge=agent.judge)
 
     async def work(self, question: Question, trace: dict[str, str]) -> Any | Failure:
@@ -99,8 +99,8 @@ class Slot:
 
     async def spent(self) -> SlotSpent:
         """What its calls took so far."""
-        told = self._spending
-        return SlotSpent(told.usage, told.usd, told.in_flight, told.lost)
+        spent = self._spending
+        return SlotSpent(spent.usage, spent.usd, spent.in_flight, spent.lost)
 
     async def stop(self, why: str) -> None:
         """Sends no more requests, for a limit of the whole run is reached."""
@@ -116,7 +116,7 @@ class Slot:
 
 @asynccontextmanager
 async def opened_slots(
-    run: Run, config: Config, spending: Spending, slots: Slots[Config]
+    run: Run, config: Config, spending: Spending, slots: WorkerPlan[Config]
 ) -> AsyncIterator[tuple[Work[Any], Container[str]]]:
     """As `steprag.batch.workers.workers`, with slots. Raises ConfigError where a model would be started by each."""
     for role, asked in slots.models.items():
@@ -124,7 +124,7 @@ async def opened_slots(
             raise ConfigError(f"--ray asks models that are served already; start the {role} and give {role}.base_url")
     journal = Journal(run.path / JOURNAL, spending)
     journal.close()  # slots read it; nobody writes it until they have ended
-    begun, prices = journal.begun, spending.prices
+    started_ids, prices = journal.started_ids, spending.prices
     try:
         with cluster(slots.count):
             pool = _Pool(_plans(run.path, config, slots, prices), spending, slots.index)
@@ -132,7 +132,7 @@ async def opened_slots(
                 note_served(run, await pool.open())
                 counting = asyncio.create_task(pool.count())
                 try:
-                    yield pool.work, begun
+                    yield pool.work, started_ids
                 finally:
                     counting.cancel()
                     await asyncio.gather(counting, return_exceptions=True)
@@ -143,18 +143,18 @@ async def opened_slots(
         exact = Spending(prices=prices)
         Journal(run.path / JOURNAL, exact).close()
         spending.usage, spending.usd, spending.lost, spending.in_flight = exact.usage, exact.usd, exact.lost, 0
-        spending.unpriced, spending.paid = exact.unpriced, exact.paid
+        spending.unpriced, spending.guessed, spending.paid = exact.unpriced, exact.guessed, exact.paid
         run.set(calls_lost=exact.lost)
 
 
-def _plans(folder: Path, config: Config, slots: Slots[Config], prices: Any) -> list[SlotPlan]:
+def _plans(folder: Path, config: Config, slots: WorkerPlan[Config], prices: Any) -> list[SlotPlan]:
     """Each slot with its share of concurrency and rates. All slots share one budget, which is held here."""
     start, free = secrets.token_hex(4), config.model_copy(update={"budget": BudgetConfig()})
     folder = folder.absolute()
     return [
         SlotPlan(
             share_of(free, Share(place, slots.count)),
-            slots.opening,
+            slots.opener,
             slot_journal(folder, start, place),
             folder / JOURNAL,
             prices,
@@ -180,8 +180,8 @@ class _Pool:
     async def open(self) -> dict[str, dict[str, str]]:
         """Starts all slots; returns what their endpoints serve."""
         served: dict[str, dict[str, str]] = {}
-        for told in await asyncio.gather(*(self._start(place) for place in range(len(self._plans)))):
-            for role, facts in told.items():
+        for report in await asyncio.gather(*(self._start(place) for place in range(len(self._plans)))):
+            for role, facts in report.items():
                 if served.setdefault(role, facts) != facts:
                     raise ConfigError(f"the {role} is {served[role]} for one slot and {facts} for another")
         return served
@@ -210,7 +210,7 @@ class _Pool:
         async with self._opening[place]:  # waits for one that is being replaced
             slot = self._slots[place]
         try:
-            return await _told(slot.work.remote(question, carried()))
+            return await actor_reply(slot.work.remote(question, carried()))
         except RayActorError:
             await self._replace(place, slot)
             return None
@@ -234,7 +234,7 @@ class _Pool:
                 PATIENT, say, f"ray: slot {place} is not open yet: it waits for a free processor, or for its journal"
             )
             try:
-                fingerprint, served = await _told(slot.ready.remote())
+                fingerprint, served = await actor_reply(slot.ready.remote())
             except RayActorError:
                 continue
             finally:
@@ -250,14 +250,14 @@ class _Pool:
         while True:
             await asyncio.sleep(1)
             await asyncio.gather(*(self._ask_spent(place) for place in range(len(self._slots))))
-            parts, before, told = list(self._spent.values()), self._before, self._spending
-            told.usage = sum((part.usage for part in parts), before.usage)
-            told.usd = before.usd + sum(part.usd for part in parts)
-            told.lost = before.lost + sum(part.lost for part in parts)
-            told.in_flight = sum(part.in_flight for part in parts)
-            told.moved()
+            parts, before, total = list(self._spent.values()), self._before, self._spending
+            total.usage = sum((part.usage for part in parts), before.usage)
+            total.usd = before.usd + sum(part.usd for part in parts)
+            total.lost = before.lost + sum(part.lost for part in parts)
+            total.in_flight = sum(part.in_flight for part in parts)
+            total.moved()
             try:
-                told.check()
+                total.check()
             except BudgetReached as reached:
                 for slot in self._slots:
                     slot.stop.remote(str(reached))
@@ -266,7 +266,7 @@ class _Pool:
         if place not in self._open:
             return  # one that opens again does not know yet what its journal holds
         with suppress(RayActorError, TimeoutError):
-            self._spent[place] = await asyncio.wait_for(_told(self._slots[place].spent.remote()), 5)
+            self._spent[place] = await asyncio.wait_for(actor_reply(self._slots[place].spent.remote()), 5)
 
     async def close(self) -> None:
         """Lets every slot wait for its calls in flight, and ends it. One that waits for its place is ended at once."""
@@ -275,11 +275,11 @@ class _Pool:
     async def _end(self, place: int, slot: Any) -> None:
         if place in self._open:
             with suppress(RayActorError):
-                await _told(slot.close.remote())
+                await actor_reply(slot.close.remote())
         ray.kill(slot, no_restart=True)
 
 
-async def _told(reply: Awaitable[Reply]) -> Reply:
+async def actor_reply(reply: Awaitable[Reply]) -> Reply:
     """An actor's reply. Its StepragError is raised here without the actor's traceback."""
     try:
         return await reply

@@ -52,7 +52,7 @@ def tree_counts(tree: Tree) -> dict[str, Any]:
         "solved": int(any(score == 1.0 for score in scores)),
         "mixed": int(bool(scores) and max(scores) > min(scores)),
         "ended": tree.status,
-        "usage": vars(tree.usage),
+        "usage": tree.usage.shown,
         "question": tree.question.question,
         "kind": kind if isinstance(kind, str) else None,
         "depth": max(node.depth for node in tree.nodes),

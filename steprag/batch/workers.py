@@ -10,7 +10,7 @@ from steprag.agent.open import OpenAgent
 from steprag.batch.endpoints import asking
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.ray_cluster import check_ray
-from steprag.batch.worklist import Config, Outcome, Slots, Work, Working, sync_seconds
+from steprag.batch.worklist import Config, Outcome, StageFactory, Work, WorkerPlan, sync_seconds
 from steprag.errors import ConfigError
 from steprag.policy.budget import Spending
 from steprag.runs.run import Run
@@ -35,10 +35,10 @@ async def workers(
     config: Config,
     spending: Spending,
     opened: AbstractAsyncContextManager[OpenAgent],
-    working: Working[Config, Outcome],
-    slots: Slots[Config] | None,
+    factory: StageFactory[Config, Outcome],
+    slots: WorkerPlan[Config] | None,
 ) -> AsyncIterator[tuple[Work[Outcome], Container[str]]]:
-    """The work on one question, and the ids of the questions that an earlier start has begun.
+    """The work on one question, and the ids of the questions that have calls from an earlier start.
 
     Leaving the block waits for the calls in flight, so that their replies are kept.
     """
@@ -52,4 +52,4 @@ async def workers(
     kept = Journal(run.path / JOURNAL, spending, sync_seconds=sync_seconds(config))
     async with opened as agent, kept as journal:
         with asking(run, journal, policy=agent.policy, judge=agent.judge):
-            yield await working(config, agent, journal), journal.begun
+            yield await factory(config, agent, journal), journal.started_ids

@@ -43,22 +43,22 @@ Outcome = TypeVar("Outcome")
 Work = Callable[[Question], Awaitable[Outcome | Failure]]
 """What makes a question's result."""
 Config = TypeVar("Config", bound=StageConfig)
-Working = Callable[[Config, OpenAgent, Journal], Awaitable[Work[Outcome]]]
+StageFactory = Callable[[Config, OpenAgent, Journal], Awaitable[Work[Outcome]]]
 """Makes the work of a stage from its configuration, the agent and a journal."""
-Opening = Callable[[Config], AbstractAsyncContextManager[tuple[OpenAgent, Working[Config, Outcome]]]]
+StageOpener = Callable[[Config], AbstractAsyncContextManager[tuple[OpenAgent, StageFactory[Config, Outcome]]]]
 """Opens the agent and the stage's work in another process; it has to be a function of a module."""
 SAMPLING = {*SAMPLED, "constrained"}
 
 
 @dataclass(frozen=True)
-class Slots(Generic[Config]):
+class WorkerPlan(Generic[Config]):
     """Processes that work for this one: how many, what each opens, the fingerprint of the index that it must find.
 
     `order`: ids of the questions, as one process would begin them. `models`: those that are asked, by role.
     """
 
     count: int
-    opening: Opening[Config, object]
+    opener: StageOpener[Config, object]
     index: str
     order: Sequence[str]
     models: Mapping[str, PolicyConfig]
@@ -98,7 +98,7 @@ def player_identity(config: AgentConfig, environment: Environment) -> dict[str, 
     }
 
 
-def unfinished(questions: list[Question], results: Results[Any]) -> list[Question]:
+def pending(questions: list[Question], results: Results[Any]) -> list[Question]:
     """The questions that have no result yet."""
     if len(results):
         say(f"{results.path.name}: {len(results)} questions are there already")
@@ -106,7 +106,9 @@ def unfinished(questions: list[Question], results: Results[Any]) -> list[Questio
 
 
 @contextmanager
-def billed(run: Run, questions: Sequence[Question], results: Results[Any], spending: Spending) -> Iterator[None]:
+def report_spending(
+    run: Run, questions: Sequence[Question], results: Results[Any], spending: Spending
+) -> Iterator[None]:
     """The block in which a run asks. Then the results are in the questions' order, the manifest has what was spent, and
     one line says it; where a limit, an error or Ctrl-C ended the block, also what is finished and what waits.
     """
@@ -128,7 +130,7 @@ def billed(run: Run, questions: Sequence[Question], results: Results[Any], spend
             say(f"{run.manifest['stage']}: {spending.bill}{outcome if stopped else ''}")
 
 
-async def work_off(
+async def process_questions(
     run: Run,
     todo: list[Question],
     work: Callable[[Question], Awaitable[Result | Failure]],
@@ -137,70 +139,70 @@ async def work_off(
     at_once: int,
     total: int,
     spending: Spending,
-    most: int,
-    begun: Container[str] = (),
-    more: Iterator[Question] | None = None,
+    max_calls: int,
+    started_ids: Container[str] = (),
+    refill: Iterator[Question] | None = None,
 ) -> None:
     """Appends `work(question)` to `results`, or to failures.jsonl, for every question of `todo`.
 
-    `total` counts the finished questions too. A question takes `most` calls or fewer. The folder's progress.json says
-    how far it is; it is gone once all is worked off.
+    `total` counts the finished questions too. A question takes at most `max_calls` calls. The folder's progress.json
+    says how far the run is; it is removed once all questions are processed.
 
-    `more`: further questions, as in `for_each`. Ids in `begun` have calls from an earlier start: they come first, their
-    seconds are marked as partial. Earlier failures stay in failures.jsonl (`note_failures` leaves the last of each
-    question that has no result). Says early where nearly all completions are refused.
+    `refill`: further questions, as in `for_each`. Questions in `started_ids` have calls from an earlier start: they
+    come first, and their seconds are marked as partial. Earlier failures stay in failures.jsonl (`note_failures` leaves
+    the last of each question that has no result). Says early if nearly all completions are refused.
     """
-    todo, spending.ended = sorted(todo, key=lambda question: question.id not in begun), total - len(todo)
+    todo, spending.ended = sorted(todo, key=lambda question: question.id not in started_ids), total - len(todo)
     label, failed, refusals = run.manifest["stage"], Counter[str](), Refusals()
     before = earlier_traces(run)
     run.note(event="begun")
     with (
         results.appending() as keep,
         LineJournal(run.path / FAILED) as failures,
-        Progress(label, None if more else total, "questions", total - len(todo)) as progress,
+        Progress(label, None if refill else total, "questions", total - len(todo)) as progress,
     ):
 
         async def one(question: Question) -> None:
-            async with spending.question(most):
+            async with spending.question(max_calls):
                 began = time.monotonic()
                 result = await traced_question(work(question), label, question, run, before)
                 took: dict[str, Any] = {"id": question.id, "seconds": round(time.monotonic() - began, 3)}
-                took |= {"part": True} if question.id in begun else {}
+                took |= {"part": True} if question.id in started_ids else {}
                 if isinstance(result, Failure):
                     failures.append(result)
                     failed[result.reason] += 1
                     run.note(event="failure", reason=result.reason, **took)
                 else:
                     counts = keep(result)
-                    if told := refusals.add(results.kind.said(result), counts.get("reasoning", 0)):
-                        say(f"{label}: {told}")
-                    run.note(event="done", **took, **vars(result.usage))
+                    if message := refusals.add(results.kind.said(result), counts.get("reasoning", 0)):
+                        say(f"{label}: {message}")
+                    run.note(event="done", **took, **result.usage.shown)
                 progress.advance(notes=_notes(failed, spending))
 
-        def tell() -> None:
+        def write_progress() -> None:
             progress.show(_notes(failed, spending))
-            told = {**progress.state, "calls": spending.usage.calls, "usd": spending.dollars, "at": now()}
+            state = {**progress.state, "calls": spending.usage.calls, "usd": spending.dollars, "at": now()}
             with suppress(OSError):  # a full disk ends no watching, and hides no error that ended the run
-                write_json(run.path / PROGRESS, told)
+                write_json(run.path / PROGRESS, state)
 
-        watching = asyncio.create_task(_again_and_again(tell))
+        watching = asyncio.create_task(every_two_seconds(write_progress))
         try:
-            await for_each(todo, one, at_once=at_once, more=more)
+            await for_each(todo, one, at_once=at_once, refill=refill)
         finally:
             watching.cancel()
             if refusals.first:
                 run.manifest.setdefault("first_refused", refusals.first)
-            tell()
+            write_progress()
 
 
-async def _again_and_again(tell: Callable[[], None]) -> None:
+async def every_two_seconds(write_progress: Callable[[], None]) -> None:
     """Until it is cancelled."""
     while True:
-        tell()
+        write_progress()
         await asyncio.sleep(2)
 
 
-def run_calmly(work: Coroutine[Any, Any, Outcome]) -> Outcome:
+def run_interruptible(work: Coroutine[Any, Any, Outcome]) -> Outcome:
     """`asyncio.run`. The first Ctrl-C cancels the work, which waits for calls in flight; the second cancels these too,
     between two steps of the loop. asyncio would raise it within one: whom that step was to wake would never end.
     """
@@ -235,10 +237,14 @@ def run_calmly(work: Coroutine[Any, Any, Outcome]) -> Outcome:
 
 
 async def for_each(
-    items: Iterable[Item], work: Callable[[Item], Awaitable[None]], *, at_once: int, more: Iterator[Item] | None = None
+    items: Iterable[Item],
+    work: Callable[[Item], Awaitable[None]],
+    *,
+    at_once: int,
+    refill: Iterator[Item] | None = None,
 ) -> None:
-    """Awaits `work(item)` for every item, `at_once` at a time, starting them in order; then for those of `more`, which
-    is asked again whenever one has ended: that may decide whether there are others.
+    """Awaits `work(item)` for every item, `at_once` at a time, starting them in order; then for those of `refill`. That
+    is asked again whenever an item has ended, since that may decide whether there are more.
 
     The first error cancels what is under way and is raised as itself; BudgetReached once that has ended too.
     """
@@ -247,7 +253,7 @@ async def for_each(
     async def worker() -> None:
         nonlocal busy
         while True:
-            for item in itertools.chain(queue, more or ()):  # the workers share both: each item is taken once
+            for item in itertools.chain(queue, refill or ()):  # the workers share both: each item is taken once
                 busy += 1
                 try:
                     await work(item)
@@ -257,7 +263,7 @@ async def for_each(
                 finally:
                     busy -= 1
                     ended.set()
-            if not (more and busy):
+            if not (refill and busy):
                 return
             ended.clear()
             await ended.wait()
@@ -321,16 +327,16 @@ def _refused(run: Run, results: Results[Any]) -> int:
     counts, reasoning = together(each["written"] for each in counted), sum(each["reasoning"] for each in counted)
     if reasoning:
         run.set(reasoning_chars=reasoning)
-    told = refusals_told(counts, run.manifest.get("first_refused", ""), reasoning)
-    if told:
-        say(f"{run.manifest['stage']}: {told}")
-    if not told or any(KEPT in reasons for reasons in counts.values()):
+    message = refusals_told(counts, run.manifest.get("first_refused", ""), reasoning)
+    if message:
+        say(f"{run.manifest['stage']}: {message}")
+    if not message or any(KEPT in reasons for reasons in counts.values()):
         return 0
     run.set(status="partial")
     return len(counted)
 
 
-async def ask_each(
+async def ask_all(
     run: Run,
     questions: list[Question],
     results: Results[Given],
@@ -340,16 +346,16 @@ async def ask_each(
     model: PolicyConfig,
     replies: OutputFormat,
     budget: BudgetConfig,
-    most: int = 2,
-    more: Iterator[Question] | None = None,
+    max_calls: int = 2,
+    refill: Iterator[Question] | None = None,
 ) -> int:
     """Appends `ask(question, policy)` to `results` for every question that has no result yet, and puts all into the
     questions' order; returns how many failed. `role` names the model in the journal, `replies` is the form of its
-    replies, `most` how many a question takes at most. `more` (`for_each`) draws further questions, and appends them to
-    the list. Calls are journalled and bounded. Raises BudgetReached where a limit ended it.
+    replies. A question takes at most `max_calls`. `refill` (`for_each`) draws further questions and appends them to the
+    list. Calls are journalled and bounded. Raises BudgetReached when a limit ends the run.
     """
-    todo, spending = unfinished(questions, results), Spending(budget, {role: model.cost})
-    with billed(run, questions, results, spending):
+    todo, spending = pending(questions, results), Spending(budget, {role: model.cost})
+    with report_spending(run, questions, results, spending):
         if todo:
             async with open_model(model, replies) as opened, Journal(run.path / JOURNAL, spending) as journal:
 
@@ -360,9 +366,11 @@ async def ask_each(
                         return Failure(question.id, type(error).__name__, str(error))
 
                 with asking(run, journal, **{role: opened}):
-                    await work_off(run, todo, one, results=results, at_once=model.concurrency, spending=spending,
-                                   total=len(results) + len(todo) if more else len(questions), most=most,
-                                   begun=journal.begun, more=more)  # fmt: skip
+                    total = len(results) + len(todo) if refill else len(questions)
+                    await process_questions(
+                        run, todo, one, results=results, at_once=model.concurrency, total=total, spending=spending,
+                        max_calls=max_calls, started_ids=journal.started_ids, refill=refill,
+                    )  # fmt: skip
     return note_failures(run, results)
 
 

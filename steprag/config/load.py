@@ -19,24 +19,15 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from steprag.config.env_file import without_env
-from steprag.config.sections import RetrieverConfig, Section
-from steprag.config.words import OPTION, SEVERAL, meant, options_meant, shape_of, short_usage, show_help
+from steprag.config.recipes import INDEX, KIND, recipe_named, recipe_of_model, warn_of_key
+from steprag.config.sections import Section
+from steprag.config.words import OPTION, SEVERAL, options_meant, resolve_option, shape_of, short_usage, show_help
 from steprag.console.progress import say
 from steprag.errors import ConfigError, nearest, quoted
-from steprag.net.hosts import is_local
-from steprag.records.jsonl import plain, read_json
+from steprag.records.jsonl import plain
 from steprag.records.yaml_files import parsed, read_yaml
 
 PREFIX = "STEPRAG_"
-INDEX = "index"
-"""The key of a recipe, and the option, that name what is searched."""
-RUNS = "runs"
-"""Where commands make the folders that nobody named, and look for an index."""
-INDEXES = "indexes"
-"""Where FlashRAG's commands put an index, and those of ours look too."""
-PASSAGES = "passages.jsonl"
-NEWEST = f"the recipe's, else the newest under {RUNS} or {INDEXES}"
-RECIPES = Path(__file__).parents[2] / "configs"
 
 
 class StageConfig(Section):
@@ -65,26 +56,20 @@ def load_config(
     if cls.names_index:
         recipe = {key: value for key, value in recipe.items() if key != INDEX}
     values: Values = {}
-    many = {key for key, field in leaves(cls) if shape_of(field.annotation) == SEVERAL}
-    for layer in (base or {}, recipe, _nested(environment(cls), many), _nested(overrides or {}, many)):
-        values = _over(cls, values, layer)
+    list_keys = {key for key, field in leaves(cls) if shape_of(field.annotation) == SEVERAL}
+    for layer in (base or {}, recipe, _nested(environment(cls), list_keys), _nested(overrides or {}, list_keys)):
+        values = merge(cls, values, layer)
     try:
         config = cls.model_validate(values)
     except ValidationError as error:
-        told = _explain(cls, error)
-        raise ConfigError(f"{file}: {told}" if _stands_in(error, recipe) else told) from None
+        message = _explain(cls, error)
+        raise ConfigError(f"{file}: {message}" if error_in_recipe(error, recipe) else message) from None
     for name, said in recipe.items():
         section = getattr(config, name)
         url = said.get("base_url") if isinstance(said, dict) else None
         if said is not None and isinstance(section, Section) and url == vars(section).get("base_url"):
-            _tell_of_key(file, url, section.key_variable, named=section.key_variable in said.values())
+            warn_of_key(file, url, section.key_variable, named=section.key_variable in said.values())
     return config
-
-
-def _tell_of_key(file: str | None, url: str | None, variable: str | None, *, named: bool = False) -> None:
-    """Warns if a recipe, which may be a stranger's, decides who gets a key. `named`: it names the variable too."""
-    if url and variable and (named or (os.environ.get(variable) and not is_local(url))):
-        say(f"warning: {file} sends what ${variable} holds to {url[:200]}; is that endpoint yours?")
 
 
 def environment(cls: type[StageConfig]) -> dict[str, str]:
@@ -120,8 +105,8 @@ def _every_key() -> set[str]:
     return {key for point in found for cls in point.load()() for key, _ in leaves(cls)}
 
 
-def _nested(dotted: Mapping[str, Any], many: Collection[str] = ()) -> Values:
-    """{"a.b": "1"} as {"a": {"b": 1}}; later keys win. `many`: keys of lists, of which text may be "a" or "a,b"."""
+def _nested(dotted: Mapping[str, Any], list_keys: Collection[str] = ()) -> Values:
+    """{"a.b": "1"} as {"a": {"b": 1}}; later keys win. `list_keys` hold lists, whose text may be "a" or "a,b"."""
     values: Values = {}
     for key, value in dotted.items():
         *sections, leaf = key.split(".")
@@ -129,13 +114,13 @@ def _nested(dotted: Mapping[str, Any], many: Collection[str] = ()) -> Values:
         for name in sections:
             section = section.setdefault(name, {})
         said = _scalar(value)
-        if key in many and isinstance(said, str):
+        if key in list_keys and isinstance(said, str):
             said = [part for part in re.split(r",(?! )", said) if part]
         section[leaf] = said
     return values
 
 
-def _over(cls: type[BaseModel], below: Values, above: Values) -> Values:
+def merge(cls: type[BaseModel], below: Values, above: Values) -> Values:
     """`below` updated by `above`, section by section of `cls`; a value is replaced whole, also a mapping."""
     both = dict(below)
     for key, value in above.items():
@@ -144,7 +129,7 @@ def _over(cls: type[BaseModel], below: Values, above: Values) -> Values:
             continue
         both[key] = value
         if section is not None and isinstance(value, dict):
-            both[key] = _over(section, old if isinstance(old, dict) else {}, value)
+            both[key] = merge(section, old if isinstance(old, dict) else {}, value)
     return both
 
 
@@ -157,10 +142,10 @@ def _section(cls: type[BaseModel], name: str) -> type[BaseModel] | None:
 def with_preset(cls: type[BaseModel], given: Values, presets: Mapping[str, Values], name: object) -> Values:
     """The given values over the preset of that name, or alone: validation refuses unknown names."""
     preset = presets.get(name) if isinstance(name, str) else None
-    return _over(cls, preset or {}, given)
+    return merge(cls, preset or {}, given)
 
 
-def _stands_in(error: ValidationError, recipe: Values) -> bool:
+def error_in_recipe(error: ValidationError, recipe: Values) -> bool:
     """Whether the first complaint is about something that the recipe says."""
     value: Any = recipe
     for part in error.errors()[0]["loc"]:
@@ -199,40 +184,6 @@ def config_from(cls: type[Config], arguments: argparse.Namespace, **shortcuts: A
     return load_config(cls, arguments.config, {**given, **short})
 
 
-def index_of(arguments: argparse.Namespace, *, newest: bool = True) -> str:
-    """What `--index` names, or else the recipe's key `index`, or else the `newest` index, and says so. Raises
-    ConfigError where there is none.
-    """
-    recipe = read_yaml(Path(arguments.config)) if arguments.index is None and arguments.config is not None else {}
-    named = recipe.get(INDEX) if arguments.index is None else arguments.index
-    if isinstance(named, str) and named:
-        if recipe and "://" in named:
-            said = recipe.get("retriever")
-            token = said.get("token_env") if isinstance(said, dict) else None
-            _tell_of_key(arguments.config, named, str(token or RetrieverConfig().token_env))
-        return named
-    if named is not None:
-        where = arguments.config if arguments.index is None else "--index"
-        raise ConfigError(f"{where}: index names a folder, a URL or a file, not {quoted(named)}")
-    if newest and (found := _newest_index()):
-        say(f"index: {found}, the newest under {RUNS} or {INDEXES}; --index names another")
-        return found
-    raise ConfigError(
-        f"there is no index under {RUNS} or {INDEXES}: give --index, or a recipe (--config FILE) with the key index; "
-        "scripts/quickstart.sh builds runs/demo/index"
-    )
-
-
-def _newest_index() -> str | None:
-    """The index folder in `RUNS` or `INDEXES`, or in a folder of these, that was finished last."""
-    places = [Path(top).glob(f"{depth}/manifest.json") for top in (RUNS, INDEXES) for depth in ("*", "*/*")]
-    manifests = [file for found in places for file in found]
-    for file in sorted(manifests, key=lambda one: one.stat().st_mtime, reverse=True):
-        if file.with_name(PASSAGES).is_file() and read_json(file).get("stage") == INDEX:
-            return str(file.parent)
-    return None
-
-
 def options_from(arguments: argparse.Namespace) -> dict[str, Any]:
     """The dotted options that were given, as text."""
     return {key.removeprefix(OPTION): value for key, value in vars(arguments).items() if key.startswith(OPTION)}
@@ -248,7 +199,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     parser.allow_abbrev = False  # a shortened option would hide a misspelt one
     parser.usage, known = short_usage(parser), [*_options(parser)]
     show_help(parser, argv)
-    arguments, rest = parser.parse_known_args([meant(word, known) for word in argv])
+    arguments, rest = parser.parse_known_args([resolve_option(word, known) for word in argv])
     if rest not in ([], ["--"]):  # the last word of ReasonRAG's own command line
         name = rest[0].split("=")[0]
         if several := options_meant(name, known) if name.startswith("--") else []:
@@ -256,45 +207,13 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
         short = [f"--{one.rpartition('.')[2]}" for one in known if one.count(".") == 1]
         raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, [*known, *short])}")
     words = parser.prog.split()[1:]
-    word = words[-1] if words and words[-1] in _KIND else next(iter(words), "")  # "plan infer" is of infer
+    word = words[-1] if words and words[-1] in KIND else next(iter(words), "")  # "plan infer" is of infer
     if getattr(arguments, "config", None):
-        arguments.config = _recipe(arguments.config, word)
-    elif word in _KIND and (found := _recipe_of_model(options_from(arguments), _KIND[word])):
+        arguments.config = recipe_named(arguments.config, word)
+    elif word in KIND and (found := recipe_of_model(options_from(arguments), KIND[word])):
         say(f"recipe: {found}, which is that of --model; --config names another")
         arguments.config = str(found)
     return arguments
-
-
-_KIND = {**dict.fromkeys(("adapt", "generate", "plan", "trees"), "generation"),
-         **dict.fromkeys(("infer", "ask", "serve"), "inference")}  # fmt: skip
-"""Of the recipes that several stages have by one name: whose a command takes."""
-
-
-def _recipe(named: str, word: str) -> str:
-    """The file that `--config` names, or the recipe of ours of that name; of several that of the stage whose command
-    begins with the word. Raises ConfigError where there is neither.
-    """
-    if Path(named).exists() or "/" in named:
-        return named
-    kinds = ("generation", "index", "inference", "preference", "training")
-    recipes = [file for kind in kinds for file in RECIPES.glob(f"{kind}/*.yaml")]
-    found = [file for file in recipes if named in (file.stem, file.name)]
-    found = [file for file in found if file.parent.name == _KIND.get(word)] or found
-    if len(found) > 1:
-        raise ConfigError(f"--config {quoted(named)}: several recipes have that name: {', '.join(map(str, found))}")
-    if not found:
-        told = nearest(named, [file.stem for file in recipes])
-        raise ConfigError(f"--config {quoted(named)}: no such file, and no recipe of that name{told}")
-    return str(found[0])
-
-
-def _recipe_of_model(given: Mapping[str, Any], kind: str) -> Path | None:
-    """The stage's recipe that bears the name of the model which options name alone, and that is for it."""
-    name = given.get("policy.model")
-    file = RECIPES / kind / f"{name}.yaml"
-    if not name or {"policy.engine", "policy.base_url"} & {*given} or "/" in name or not os.path.isfile(file):
-        return None
-    return file if read_yaml(file).get("policy", {}).get("model") == name else None
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -330,5 +249,5 @@ def _explain(cls: type[StageConfig], error: ValidationError) -> str:
 def _unknown(key: str, known: Sequence[str]) -> str:
     *sections, leaf = key.split(".")
     nested = ": {".join([*sections, f"{leaf}: …"]) + "}" * len(sections)
-    told = f"; in a file a section holds it: {nested}" if key in known else nearest(key, known)
-    return f"unknown key {quoted(key)}{told}"
+    hint = f"; in a file a section holds it: {nested}" if key in known else nearest(key, known)
+    return f"unknown key {quoted(key)}{hint}"

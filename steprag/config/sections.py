@@ -51,10 +51,22 @@ SAMPLED = ("top_k", "min_p", "repeat_penalty", "repetition_penalty", "grammar", 
 """Such fields too, of engines whose dialect has them."""
 
 
+GONE = ("replica_header", "cache", "uncertainty")
+"""Keys of earlier versions that were none by default."""
+
+
 class Section(BaseModel):
     """A group of keys; unknown ones are refused, values never change after loading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_earlier_runs(cls, given: Any) -> Any:
+        """Drops keys that are gone and were not set: manifests of earlier versions name them."""
+        if not isinstance(given, dict):
+            return given
+        return {key: value for key, value in given.items() if value is not None or key not in GONE}
 
     @property
     def key_variable(self) -> str | None:
@@ -66,7 +78,7 @@ class PriceConfig(Section):
     """Dollars a million tokens."""
 
     prompt: float | None = Field(
-        default=None, ge=0, description="dollars a million prompt tokens; none where completion has none: not known"
+        default=None, ge=0, description="dollars a million prompt tokens; none where completion has none: unknown"
     )
     cached: float | None = Field(default=None, ge=0, description="the same, for cached prompt tokens; none: as prompt")
     completion: float | None = Field(default=None, ge=0, description="dollars a million completion tokens")
@@ -126,7 +138,7 @@ class PolicyConfig(Section):
     devices: str | None = Field(
         default=None,
         pattern=r"^[\w,-]+$",
-        description="GPUs of an engine that is started here, as CUDA_VISIBLE_DEVICES has them (0,1); none: all",
+        description="GPUs of an engine that StepRAG starts, as in CUDA_VISIBLE_DEVICES (0,1); none: all",
     )
     concurrency: Positive = Field(
         default=4, description="requests in flight at once (slots, where the engine is started)"
@@ -165,13 +177,6 @@ class PolicyConfig(Section):
     )
     rate: RateConfig = Field(default_factory=RateConfig)
     price: PriceConfig = Field(default_factory=PriceConfig)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_runs(cls, given: Any) -> Any:
-        """Manifests of earlier versions name a key that is gone; where it was not set it says nothing."""
-        gone = isinstance(given, dict) and given.get("replica_header", "") is None
-        return {key: value for key, value in given.items() if key != "replica_header"} if gone else given
 
     @model_validator(mode="before")
     @classmethod
@@ -242,7 +247,7 @@ class EpisodeConfig(Section):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The keys that decide an episode. Unset ones are left out, so that runs from before a key existed go on."""
+        """The keys that decide an episode. Unset ones are left out, so that runs older than a key can resume."""
         return self.model_dump(exclude_none=True, exclude=set() if self.screen else {"screen"})
 
 
@@ -261,9 +266,8 @@ class RetrieverConfig(Section):
     links: float = Field(
         default=0.0, ge=0, description="what a passage gains whose title the best ones mention; 0: nothing, 0.6 is good"
     )
-    reranker: str | None = Field(default=None, description="cross-encoder that orders anew: a folder or a hub id")
+    reranker: str | None = Field(default=None, description="cross-encoder that reorders passages: a folder or a hub id")
     candidates: Positive = Field(default=50, description="passages that the cross-encoder reads for a query")
-    cache: None = Field(default=None, description="of earlier versions: a run's journal keeps its searches")
     preload: bool = Field(default=True, description="load the weights at opening; false: at the first search")
     timeout: float = Field(default=30.0, gt=0, description="seconds until a request to a service counts as lost")
     retries: int = Field(default=4, ge=0, description="tries again after 429, 5xx and lost connections")

@@ -104,7 +104,7 @@ def options_meant(name: str, known: Sequence[str]) -> list[str]:
     return [one for one in found if not one.startswith(BESIDE)] or found
 
 
-def meant(word: str, known: Sequence[str]) -> str:
+def resolve_option(word: str, known: Sequence[str]) -> str:
     """A word of the command line, its option spelt as the parser knows it; as it is where that is in doubt."""
     name, equals, value = word.partition("=")
     if not name.startswith("--") or name in known:

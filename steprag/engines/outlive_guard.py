@@ -70,7 +70,7 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The running command: errors to the stream `log`, output to `output`, by default there too; ended with the block.
 
-    Its standard input is the pipe that tells it of our end, however we end.
+    Its standard input is a pipe that closes when we end, however we end.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", "steprag.engines.outlive_guard", *command],

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steprag.config.load import parse_arguments
+from steprag.console.stop_guard import ended_within
 from steprag.engines.launch import ENGINES, EngineSpec
 from steprag.engines.models import EMBEDDED, resolve_model
+from steprag.engines.outlive_guard import GRACE_SECONDS
 from steprag.engines.server import serving_us
 from steprag.errors import ConfigError
 
@@ -61,7 +63,7 @@ def _serve(args: argparse.Namespace) -> int:
     # `kill` ends us as Ctrl-C does, so that the engine is stopped in order; at once is not needed, the pipe sees to it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with serving_us(EngineSpec(**options)) as endpoint:
+        with ended_within(GRACE_SECONDS), serving_us(EngineSpec(**options)) as endpoint:
             sys.stdout.write("".join(f"{line}\n" for line in (endpoint.base_url, endpoint.key) if line))
             sys.stdout.flush()
             told = f"; clients need its key: export OPENAI_API_KEY={endpoint.key}" if endpoint.key else ""

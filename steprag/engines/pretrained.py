@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from steprag.engines.tensors import check_finite, check_taken
+from steprag.engines.tokenizer_probe import problem_of
 from steprag.errors import NO_ROOM, ConfigError, StepragError, quoted
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -42,6 +43,9 @@ def from_pretrained(auto: Any, source: str, *, fresh: str | None = None, **optio
     those whose names have `fresh` in them. Raises ConfigError, with the source's name, for what cannot be loaded so.
     """
     if auto.__name__.endswith(("Tokenizer", "Config")):
+        file = Path(source) / "tokenizer.json"
+        if auto.__name__.endswith("Tokenizer") and file.is_file() and (problem := problem_of(file)):
+            raise ConfigError(f"{source} cannot be loaded: its tokenizer.json {problem}; give another model")
         with loading(source):
             return auto.from_pretrained(source, trust_remote_code=False, **options)
     options = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True, **options}

@@ -87,7 +87,7 @@ def check_reachable(spec: EngineSpec) -> None:
 def _start(command: EngineCommand, log_path: Path) -> subprocess.Popen[bytes]:
     with log_path.open("wb") as log:
         # A session of its own: Ctrl-C reaches the parent alone, which then stops the engine in order, and the
-        # whole group can be killed. Standard input is the pipe that tells the child of our end (see `outlive_guard`).
+        # whole group can be killed. Standard input is a pipe that closes when we end (see `outlive_guard`).
         return subprocess.Popen(
             command.argv,
             stdin=subprocess.PIPE,

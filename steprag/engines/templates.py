@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TEMPLATE_SECONDS = 10.0
 """For one chat; good templates take milliseconds."""
 KWARGS = "chat_template_kwargs"
-"""The tokenizer's attribute that holds what every chat tells the template, such as `enable_thinking`."""
+"""The tokenizer's attribute that holds the values that every chat gives the template, such as `enable_thinking`."""
 _TOLD, _ASKED, _SAID = (Message(role=role, content=f"{role}-said-this") for role in ("system", "user", "assistant"))
 """Messages that are rendered to see what a template makes of them."""
 SYSTEM_ROLE = "give a prompt profile with system_role: user"
@@ -124,7 +124,7 @@ class _OutOfTime(Exception):
 @contextmanager
 def _in_time(seconds: float) -> Iterator[None]:
     """Raises _OutOfTime in the block once the time is over. Only the main thread can be interrupted so; others are
-    not bounded. A timer that runs already goes on afterwards.
+    not bounded. A timer that runs already continues afterwards.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -136,7 +136,7 @@ def return_freed_memory() -> None:
     """Gives freed memory back to the system, where the C library is glibc; elsewhere nothing happens.
 
     Tensors of changing shapes fragment glibc's heap, which keeps the pieces. A training run of 168 batches held 12.1
-    GB, and 1.2 GB after one call. The pages have to be fetched anew, so call it now and then only.
+    GB, and 1.2 GB after one call. The pages have to be fetched again, so call it rarely.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim:

@@ -25,7 +25,7 @@ _ASKED, _SAID = "What is asked?", "steprag-said-this"
 _USER = (Message(role="user", content=_ASKED),)
 _UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 """Normalisers of a tokenizer that write other characters than they were given, such as é of one for é of two."""
-_EMPTY_THOUGHT = re.compile(r"<([\w:|]*think\w*)>\s*</\1>\s*")
+_EMPTY_THOUGHT = re.compile(r"<(?=[\w:|]*?think)([\w:|]++)>\s*+</\1>\s*+")
 """What templates of thinking models write into turns that were not thought about: history, and no part of a reply."""
 
 
@@ -60,8 +60,8 @@ def write_stops(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 def prompt_tokens(messages: Sequence[Message], tokenizer: PreTrainedTokenizerBase, **kwargs: Any) -> list[int]:
     """The ids of a prompt, up to where the assistant writes: a turn of its own, or on in its last message.
 
-    `kwargs`: what the template is told beside what it is told in every chat. Raises NotEncoded where the template
-    refuses the chat, or changes a message that is to be continued.
+    `kwargs`: values for the template beside those of every chat. Raises NotEncoded where the template
+    refuses the chat, or changes a message that the reply continues.
     """
     if messages[-1]["role"] == "assistant":
         prompt_text(messages, tokenizer, **kwargs)

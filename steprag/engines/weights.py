@@ -88,7 +88,8 @@ def tokenizer_folder(files: ModelFiles) -> Path:
 
 
 def load_tokenizer(files: ModelFiles, kwargs: Mapping[str, Any] | None = None) -> PreTrainedTokenizerBase:
-    """The base's tokenizer, from a folder that `name_or_path` names; `kwargs`: what every chat tells its template.
+    """The base's tokenizer, from a folder that `name_or_path` names; `kwargs`: values for every
+    chat's template.
 
     ConfigError where it has no chat template.
     """

@@ -11,11 +11,14 @@ import email.utils
 import json
 import os
 import random
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
+from itertools import zip_longest
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -32,8 +35,14 @@ LEAST_SECRET = 12
 HIDDEN = b"[key]"
 PROXIES = ("http", "https")
 """Schemes of a proxy that can be used."""
-FIRST_WAIT, LONGEST_WAIT, LONGEST_TOLD = 0.5, 8.0, 60.0
+FIRST_WAIT, LONGEST_WAIT, LONGEST_TOLD = 0.5, 8.0, 600.0
 """Seconds before a request is sent again, doubled each time; and the most of them that an endpoint may ask for."""
+RESET = "reset"
+"""In the names of headers that say when a limit resets; with `remaining` in its place, they say what is left of it."""
+UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SPAN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(ms|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:ours?)?|d(?:ays?)?) ?")
+EPOCH = 1e9
+"""A greater number is a moment, in seconds since 1970, and not a wait."""
 
 
 def proxy_of(url: str) -> str | None:
@@ -153,7 +162,7 @@ class BoundedClient:
     async def _sent(
         self, method: str, url: str, data: bytes | None, headers: Headers | None, seconds: float
     ) -> aiohttp.ClientResponse:
-        """The reply's head. Connecting takes a little less than `seconds`, so that it is told from a late reply."""
+        """The reply's head. Connecting takes a little less than `seconds`, so that it differs from a late reply."""
         timeout = aiohttp.ClientTimeout(sock_connect=0.95 * seconds)
         response = await self._opened().request(
             method, url, data=data, headers=headers, proxy=self._proxy, allow_redirects=False, timeout=timeout
@@ -243,20 +252,47 @@ def pause(attempt: int, headers: Mapping[str, str], said: float = 0.0) -> float:
     """Seconds before a request is sent again: what the reply's headers ask for, or else its words (`said`), at most
     `LONGEST_TOLD`; else by how often it was sent before.
     """
-    told = _retry_after(headers) or said
+    told = asked_wait(headers)
+    told = said if told is None else told
     if 0 < told <= LONGEST_TOLD:
         return told
     return min(FIRST_WAIT * 2.0**attempt, LONGEST_WAIT) * random.uniform(0.75, 1)
 
 
-def _retry_after(headers: Mapping[str, str]) -> float:
-    """OpenAI's milliseconds, or Retry-After: seconds or a date; 0 where neither is there."""
-    try:
-        if "retry-after-ms" in headers:
-            return float(headers["retry-after-ms"]) / 1000
-        return float(headers.get("Retry-After", "0"))
-    except ValueError:
-        with suppress(ValueError, OverflowError):  # a year that is none
-            if date := email.utils.parsedate_tz(headers.get("Retry-After", "")):
-                return email.utils.mktime_tz(date) - time.time()
-        return 0.0
+def asked_wait(headers: Mapping[str, str]) -> float | None:
+    """The seconds that headers ask to wait: OpenAI's `retry-after-ms`, or Retry-After, or the latest reset among limits
+    that are used up (`x-ratelimit-reset-requests`, Brave's lists). None if they ask for nothing.
+    """
+    headers = {name.lower(): value for name, value in headers.items()}
+    if (told := _seconds(f"{headers.get('retry-after-ms', '').strip()}ms")) is not None:
+        return told
+    if (told := _seconds(headers.get("retry-after", ""))) is not None:
+        return told
+    resets = list[float]()
+    for name, value in headers.items():
+        if "limit" in name and RESET in name:
+            parts = value.split(",") if re.fullmatch(r"[\d., ]+", value) else [value]
+            left = headers.get(name.replace(RESET, "remaining"), "").split(",")
+            resets += [told for part, rest in zip_longest(parts, left, fillvalue="")
+                       if rest.strip() in ("", "0") and (told := _seconds(part)) is not None]  # fmt: skip
+    return max(resets, default=None)
+
+
+def _seconds(text: str) -> float | None:
+    """How far off a moment is: a number of seconds, `1m30s`, `6 ms`, an HTTP or ISO date, or seconds or milliseconds
+    since 1970. None for any other text.
+    """
+    text = text.strip()
+    if re.fullmatch(r"\d{1,15}(\.\d{1,9})?", text):
+        number = float(text)
+        number = number / 1000 if number > EPOCH * 100 else number
+        return number - time.time() if number > EPOCH else number
+    if re.fullmatch(rf"({_SPAN.pattern})+", text):
+        return sum(float(count) * UNITS[unit[:2] if unit.startswith("ms") else unit[0]]
+                   for count, unit in _SPAN.findall(text))  # fmt: skip
+    with suppress(ValueError, OverflowError):  # a year that is none
+        if date := email.utils.parsedate_tz(text):
+            return email.utils.mktime_tz(date) - time.time()
+    with suppress(ValueError, OverflowError):
+        return datetime.fromisoformat(text).timestamp() - time.time()
+    return None

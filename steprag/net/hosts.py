@@ -53,12 +53,12 @@ def checked_url(url: str, name: str) -> str:
         raise ValueError(f"{name} holds a name or a password; put the key into an environment variable instead")
     if parts.query or parts.fragment:
         azure = "; Azure's address ends in /openai/v1" if "api-version=" in parts.query else ""
-        raise ValueError(f"{name} goes on with ? or #; end it before, and put a key into a variable{azure}")
+        raise ValueError(f"{name} contains ? or #; cut it before that, and put a key into a variable{azure}")
     return url
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, so that a taken port is told before anything is loaded. Raises ConfigError."""
+    """A listening socket, so that a taken port is reported before anything is loaded. Raises ConfigError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns Nagle's algorithm off only where the protocol is named; with it on, small replies wait 40 ms.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from steprag.config.sections import PolicyConfig, Positive, PriceConfig, Section
 from steprag.errors import BudgetReached, ConfigError
-from steprag.types import Usage
+from steprag.types import NANO, Usage
 
 
 class BudgetConfig(Section):
@@ -21,10 +21,10 @@ class BudgetConfig(Section):
     usd: float | None = Field(default=None, gt=0, description="dollars a run may cost, at policy.price and judge.price")
     tokens: Positive | None = Field(default=None, description="prompt and completion tokens a run may use")
     calls: Positive | None = Field(
-        default=None, description="requests a run may make, exactly; earlier parts of it included"
+        default=None, description="exact maximum of requests in a run, its earlier parts included"
     )
     minutes: float | None = Field(
-        default=None, gt=0, description="minutes until this process stops; start it again to go on"
+        default=None, gt=0, description="minutes until this process stops; start it again to continue"
     )
 
     def share(self, place: int, processes: int) -> BudgetConfig:
@@ -59,8 +59,8 @@ def prices_of(policy: PolicyConfig, judge: PolicyConfig | None = None) -> dict[s
 
 class Spending:
     """Counts a run's use against its budget. `prices` by role ("policy", "judge"). `unpriced`: a role was used whose
-    price is not known, so nobody knows the dollars. `paid`: the questions that calls were paid for; `ended`: how many
-    have an outcome, also from earlier starts.
+    price is not known, and whose endpoint does not say what it charges: nobody knows the dollars. `paid`: the questions
+    that calls were paid for; `ended`: how many have an outcome, also from earlier starts.
 
     No limit of calls, tokens or dollars is passed: a request in flight counts with the most that it may take. Calls
     that were in flight when an earlier part was killed count too.
@@ -72,7 +72,7 @@ class Spending:
         self.usage, self.usd, self._start = Usage(), 0.0, time.monotonic()
         self.in_flight = self.lost = self.ended = self._begun = 0
         self._promised: dict[str, float] = {"usd": 0, "tokens": 0}
-        self.unpriced = False
+        self.unpriced = self.guessed = False
         self.paid: set[str] = set()
         self._minutes = 0.0
         self._timed = 0
@@ -92,30 +92,33 @@ class Spending:
         )
 
     def add(self, role: str, usage: Usage, question: str = "") -> None:
-        """Counts what a reply cost. Where the role's price is not known, its calls and tokens count."""
+        """Counts what a reply cost: by the role's price, or else by what the endpoint says it charged."""
         price = self.prices.get(role, PriceConfig())
         self.usage += usage
-        self.usd += dollars(usage, price)
-        self.unpriced |= not price.known
+        self.usd += dollars(usage, price) if price.known else (usage.charged or 0) / NANO
+        self.unpriced |= not price.known and usage.charged is None
+        self.guessed |= price.known and bool(usage.estimated)
         self.paid.add(question)
 
     @property
     def bill(self) -> str:
         """All calls, tokens and dollars, in words."""
-        calls, prompt, completion, _ = vars(self.usage).values()
-        cost = f", ${self.dollars:,.2f}" if self.dollars else ""
-        return f"{calls:,} calls, {prompt:,} prompt and {completion:,} completion tokens{cost}"
+        used, about = self.usage, "about " * bool(self.usage.estimated)
+        cost = f", {'about ' * self.guessed}${self.usd:,.2f}" if self.usd and not self.unpriced else ""
+        tokens = f"{used.prompt_tokens:,} prompt and {used.completion_tokens:,} completion tokens"
+        return f"{used.calls:,} calls, {about}{tokens}{cost}"
 
     @property
     def dollars(self) -> float | None:
-        """What it cost; None where a price is missing."""
-        return None if self.unpriced else self.usd
+        """What it cost; None if a price is missing, or if tokens that cost something had to be estimated."""
+        return None if self.unpriced or (self.guessed and self.usd) else self.usd
 
     def summary(self) -> dict[str, float | None]:
-        """Calls, tokens and dollars of a run for its manifest, failed questions included; `usd` is None where a role
-        has no price.
+        """Calls, tokens and dollars of a run for its manifest, failed questions included. `usd` is None if it is not
+        known; `usd_estimated` stands beside it if only tokens had to be estimated.
         """
-        return {**vars(self.usage), "usd": None if self.unpriced else round(self.usd, 6)}
+        guess = {"usd_estimated": round(self.usd, 6)} if self.guessed and self.usd and not self.unpriced else {}
+        return {**self.usage.shown, "usd": None if self.dollars is None else round(self.dollars, 6), **guess}
 
     def moved(self) -> None:
         """Has all who wait look again at what is spent."""
@@ -198,7 +201,7 @@ class Spending:
 
     def _error(self, name: str, why: str = "") -> BudgetReached:
         limit = self._limits[name]
-        return BudgetReached(f"budget.{name} = {limit} is reached{why}; raise it and run the same command to go on")
+        return BudgetReached(f"budget.{name} = {limit} is reached{why}; raise it and run the same command to continue")
 
     def _spent(self) -> dict[str, float]:
         """What is spent by limit, requests in flight with the most that they may take."""

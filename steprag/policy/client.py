@@ -248,7 +248,7 @@ class OpenAIPolicy:
         return await self._told({**body, **options}, partial(self._posted, f"{root}{path}"))
 
     async def _posted(self, url: str, body: dict[str, Any]) -> object:
-        """The JSON reply to a request. Raises ValueError where it is none, or tells that the endpoint is busy."""
+        """The JSON reply to a request. Raises ValueError where it is none, or says that the endpoint is busy."""
 
         async def ask() -> HttpReply:
             return _success(await self._client.post(url, body, self._headers))
@@ -260,7 +260,7 @@ class OpenAIPolicy:
         return reply
 
     async def _told(self, request: dict[str, Any], send: Callable[[dict[str, Any]], Awaitable[object]]) -> object:
-        """The reply to a request. Where the endpoint refuses a field that can be left out or renamed, it is sent anew.
+        """The reply to a request, sent again without a field that the endpoint refuses, or with it renamed.
 
         Raises StepragError for any other refusal, and what `send` raises.
         """
@@ -354,7 +354,7 @@ def api_key(variable: str, base_url: str | None) -> str:
     """The key in the environment; "none" for a local server without one. Raises ConfigError."""
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"the key in ${variable} holds what cannot be sent, such as a line break; set it anew")
+        raise ConfigError(f"the key in ${variable} holds what cannot be sent, such as a line break; set it again")
     if key:
         return key
     if base_url is None:

@@ -17,7 +17,7 @@ RENAMED = {"max_tokens": "max_completion_tokens", "seed": "random_seed", "stop":
 """Fields that bear other names elsewhere; a refusal may name another one still."""
 NEEDLESS = ("stream_options", "cache_prompt", "n", "seed", "response_format")
 """Fields that are left out at any complaint: missing completions are asked for again, and a reply that is not of the
-format is refused as ever.
+format is refused as usual.
 """
 NEUTRAL = {"top_p": 1.0, "top_k": (0, -1), "min_p": 0.0, "repeat_penalty": 1.0, "repetition_penalty": 1.0}
 """Values that change nothing, left out at any complaint too."""

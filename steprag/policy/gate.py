@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import aiolimiter
 
 from steprag.config.sections import PolicyConfig
-from steprag.types import Message, Usage
+from steprag.console.progress import say
+from steprag.types import Message, Sample, Usage
 
 CHARS_A_TOKEN = 4
-"""A prompt's tokens are guessed from this until the reply tells them."""
+"""Tokens are estimated by this until a reply reports them, and if it never does."""
 
 
 def chars_of(messages: Iterable[Message]) -> int:
     """The characters of all messages together."""
     return sum(len(message["content"]) for message in messages)
+
+
+def with_estimates(usage: Usage, prompt: int, written: int) -> Usage:
+    """The usage of a call, estimated from its characters where the reply reports 0: no text takes 0 tokens."""
+    tokens = {"prompt_tokens": usage.prompt_tokens or -(-prompt // CHARS_A_TOKEN),
+              "completion_tokens": usage.completion_tokens or -(-written // CHARS_A_TOKEN)}  # fmt: skip
+    if not usage.calls or tokens.items() <= vars(usage).items():
+        return usage
+    return replace(usage, **tokens, estimated=usage.calls)
 
 
 BURST_SECONDS = 1.0
@@ -34,6 +45,7 @@ class Gate:
         self._slots = asyncio.Semaphore(config.concurrency)
         self._requests, self._tokens = _limiter(config.rate.requests), _limiter(config.rate.tokens)
         self._owed, self._longest = 0, config.max_tokens
+        self._model, self._estimates = config.model, False
 
     def most(self, chars: int, completions: int) -> Usage:
         """What a request takes at most: a token for each character of its prompt, and the longest replies."""
@@ -49,8 +61,19 @@ class Gate:
                 await self._pay(self._tokens, chars // CHARS_A_TOKEN)
             yield
 
+    async def metered(self, chars: int, request: Callable[[], Awaitable[Sample]]) -> Sample:
+        """Sends a request and settles what it used. Says so the first time that it has to estimate tokens."""
+        sample = await request()
+        used = with_estimates(sample.usage, chars, sum(len(one.text + one.reasoning) for one in sample.completions))
+        if used.estimated and not self._estimates:
+            self._estimates = True
+            say(f"{self._model}: replies do not report all tokens they used; tokens, dollars and limits are estimated "
+                f"from the text, {CHARS_A_TOKEN} characters a token")  # fmt: skip
+        self.settle(chars, used)
+        return replace(sample, usage=used)
+
     def settle(self, chars: int, usage: Usage) -> None:
-        """Tells what a request really used; later requests wait for the difference."""
+        """Notes what a request really used; later requests wait for the difference."""
         self._owed += usage.prompt_tokens + usage.completion_tokens - chars // CHARS_A_TOKEN
 
     async def _pay(self, limiter: aiolimiter.AsyncLimiter, amount: int) -> None:

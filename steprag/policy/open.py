@@ -68,7 +68,7 @@ def model_identity(config: PolicyConfig) -> dict[str, Any]:
         return {"model": config.model, **set_}
     files = resolve_model(config.model, config.adapter)
     identity = {"model": files.name, **set_}
-    if files.hf or (files.gguf and not files.embedded):  # a folder's name tells little: many are called "merged"
+    if files.hf or (files.gguf and not files.embedded):  # a folder's name says little: many are called "merged"
         identity["weights"] = weights_hash(files)[:16]
     if files.adapter is not None:
         weights = files.adapter if files.adapter.is_file() else files.adapter / "adapter_model.safetensors"

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import aiohttp
 
@@ -27,7 +28,9 @@ from steprag.errors import (
 )
 
 SHOWN = 300
-"""Characters of a provider's words in a message."""
+"""Characters of a provider's words in a message, and of a code."""
+CODES = 10
+"""Codes of a message that are read."""
 PASSING = (408, 409, 425, 429)
 """Statuses, beside 500 and above, after which the same request may succeed."""
 FAILED_ALIKE = 20
@@ -70,7 +73,7 @@ class ProviderProblem:
 
 
 def problem_of(status: int, body: bytes) -> ProviderProblem:
-    """The problem that a reply with an error's status tells."""
+    """The problem that a reply with an error status reports."""
     if page := page_words(body):
         return ProviderProblem(status, _line(page), page=True)
     try:
@@ -78,7 +81,7 @@ def problem_of(status: int, body: bytes) -> ProviderProblem:
     except (ValueError, RecursionError):
         told = body[:10_000].decode(errors="replace")
     words = _words(told) or body[:10_000].decode(errors="replace")
-    return ProviderProblem(status, _line(words), tuple(map(_line, _codes(told))))
+    return ProviderProblem(status, _line(words), _few(told))
 
 
 def page_words(body: bytes) -> str:
@@ -86,12 +89,12 @@ def page_words(body: bytes) -> str:
     text = body[:8_000].decode(errors="replace").lstrip("\ufeff \t\r\n")
     if not re.match(r"<(!doctype html|!--|html|head|body|title|h\d|center|p|div|pre|\?xml)\b", text, re.IGNORECASE):
         return ""
-    seen = re.sub(r"(?is)<(script|style)\b.*?</\1>|<!--.*?-->|<[^>]*>", " ", text)
+    seen = re.sub(r"(?is)<(script|style)\b.*?(?:</\1>|\Z)|<!--.*?(?:-->|\Z)|<[^<>]*>", " ", text)
     return " ".join(html.unescape(seen).split()) or "a page without words"
 
 
 def problem_in(reply: object) -> ProviderProblem | None:
-    """The problem that a reply with the status of success tells in place of an answer; None where it has an answer."""
+    """The problem that a reply with a success status reports in place of an answer; None where it has an answer."""
     if not isinstance(reply, Mapping):
         return None
     choices = reply.get("choices")
@@ -99,7 +102,7 @@ def problem_in(reply: object) -> ProviderProblem | None:
     if choices and not failed and not reply.get("error"):
         return None
     told = failed[0] if failed else {key: value for key, value in reply.items() if key in {*_SAID, *_CODED}}
-    words, codes = _line(_words(told)), tuple(map(_line, _codes(told)))
+    words, codes = _line(_words(told)), _few(told)
     numbers = (int(code) for code in codes if re.fullmatch("[45][0-9][0-9]", code))
     return ProviderProblem(next(numbers, 0), words, codes) if words else None
 
@@ -138,6 +141,10 @@ def _codes(told: object, depth: int = 7) -> Iterator[str]:
     elif isinstance(told, list) and depth:
         for one in told[:3]:
             yield from [one] if isinstance(one, str) else _codes(one, depth - 1)
+
+
+def _few(told: object) -> tuple[str, ...]:
+    return tuple(map(_line, islice(_codes(told), CODES)))
 
 
 def _line(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from steprag.engines.reasoning import split
 from steprag.errors import ContentFiltered, quoted
 from steprag.records.jsonl import as_utf8
-from steprag.types import COUNTABLE, Completion, Sample, Usage
+from steprag.types import COUNTABLE, NANO, Completion, Sample, Usage
 
 LONGEST = 1 << 20
 """Characters of a completion: a longer one is no answer to a request that bounds its tokens."""
@@ -135,7 +135,7 @@ def _word(finish: str) -> str:
 
 
 def _closed(text: str, stop: tuple[str, ...], said: Mapping[str, Any], named: str | None) -> str:
-    """The text with its closing tag, of which engines may leave a part. `named`: where the engine tells the tag."""
+    """The text with its closing tag, of which engines may leave a part. `named`: where the engine says the tag."""
     whole = text[: len(text) - max(_shared(text, tag) for tag in stop)]
     if named is not None and named in said:
         return whole + said[named] if said[named] in stop else text
@@ -164,25 +164,58 @@ def _times_the_first(completions: tuple[Completion, ...]) -> float:
 
 
 def usage_of(told: object, times: float = 1.0) -> Usage:
-    """What the reply says it used, its generated tokens `times` over; 0 of what it does not say. Raises ValueError."""
-    used = told if isinstance(told, Mapping) else {}
-    details = used.get("prompt_tokens_details")
-    cached = _count(details if isinstance(details, Mapping) else used, "cached_tokens")  # Moonshot has it beside
-    prompt = _count(used, "prompt_tokens") or _count(used, "input_tokens")
+    """What the reply says it used, its generated tokens `times` over; 0 of what it does not say. Raises ValueError.
+
+    Anthropic's `input_tokens` leave out what its cache holds. xAI and Gemini count reasoning in the total alone, others
+    in the details alone. OpenRouter says what it charged (`cost`, and what the provider bills to a key of the user's).
+    """
+    used = _mapping(told)
+    details = _mapping(used.get("prompt_tokens_details") or used.get("input_tokens_details")) or used  # or beside
+    read = _count(used, "cache_read_input_tokens")
+    cached = _count(details, "cached_tokens") or _count(used, "prompt_cache_hit_tokens") or read
+    prompt = _count(used, "prompt_tokens")
+    if not prompt and (fresh := _count(used, "input_tokens")):
+        prompt = fresh + read + _count(used, "cache_creation_input_tokens")
     written = _count(used, "completion_tokens") or _count(used, "output_tokens")
-    total = used.get("total_tokens")
-    if prompt and isinstance(total, int) and total <= COUNTABLE and "cache_read_input_tokens" not in used:
-        written = max(written, total - prompt)  # xAI and Gemini count reasoning in the total alone
-    return Usage(1, prompt, round(times * written), min(cached or _count(used, "prompt_cache_hit_tokens"), prompt))
+    extra = _mapping(used.get("completion_tokens_details") or used.get("output_tokens_details"))
+    if written < (thought := _count(extra, "reasoning_tokens")):
+        written += thought
+    total = _number(used.get("total_tokens")) or 0
+    total = round(total) if 0 <= total <= COUNTABLE else 0
+    if prompt and "cache_read_input_tokens" not in used:
+        written = max(written, total - prompt)
+    prompt = prompt or max(0, total - written)
+    return Usage(1, prompt, round(times * written), min(cached, prompt), charged=_charged(used))
+
+
+def _mapping(told: object) -> Mapping[str, Any]:
+    return told if isinstance(told, Mapping) else {}
+
+
+def _number(value: object) -> float | None:
+    """A number, also one that is written as a text; None for anything else."""
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        return int(value[:20])
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _count(used: Mapping[str, Any], key: str) -> int:
     """A number of tokens, 0 where there is none or nothing was counted (-1). Raises ValueError where no count can be
     that number.
     """
-    value = used.get(key)
-    if not isinstance(value, int | float) or value == -1:
+    value = _number(used.get(key))
+    if value is None or value == -1:
         return 0
     if not 0 <= value <= COUNTABLE:
         raise ValueError(f"usage.{key}: {quoted(value)} is no count")
     return round(value)
+
+
+def _charged(used: Mapping[str, Any]) -> int | None:
+    """What the endpoint says that the call cost, in billionths of a dollar; None where it says nothing."""
+    cost = used.get("cost")
+    parts = [_number(cost.get("total_cost") if isinstance(cost, Mapping) else cost)]
+    if used.get("is_byok"):
+        parts.append(_number(_mapping(used.get("cost_details")).get("upstream_inference_cost")))
+    sums = [part for part in parts if part is not None and 0 <= part * NANO <= COUNTABLE]
+    return round(sum(sums) * NANO) if sums else None

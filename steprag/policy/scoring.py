@@ -6,11 +6,11 @@ them are refused before any work (`refusal`).
 - llama.cpp: its chat route, with a GBNF grammar of token literals that leaves one continuation; the log-probabilities
   that it reports are those before the grammar (`post_sampling_probs` is off unless asked for).
 - vLLM: `/tokenize` for the prompt and for the text, then `/v1/completions` with `prompt_logprobs`. vLLM computes the
-  whole prompt anew for it, whatever its cache holds (github.com/vllm-project/vllm/pull/23399).
+  whole prompt again for it, whatever its cache holds (github.com/vllm-project/vllm/pull/23399).
 - SGLang: `/generate` with `logprob_start_len`. It renders no chat template outside its chat route, so the prompt is
   rendered here, by the template of the folder or hub id that the endpoint says it serves.
 - transformers: its own API leaves log-probabilities out, so the server that is started here has a route for them
-  (`steprag.engines.transformers_serve`). A `transformers serve` of others has none, and is told apart by a probe.
+  (`steprag.engines.transformers_serve`). A `transformers serve` of others has none; a probe finds out.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ def refusal(engine: str) -> str | None:
     if engine in SCORING:
         return None
     return (
-        f"engine {engine} cannot score: the chat API of OpenAI and of endpoints of unknown make tells no "
+        f"engine {engine} cannot score: the chat API of OpenAI and of endpoints of unknown make returns no "
         f"log-probabilities of a given text; use {', '.join(SCORING)}, or label without a model (label.name=cover)"
     )
 
 
 class EndpointScorer:
     """Scores texts at one endpoint. `root`: the folder or hub id of the served weights, as the endpoint names it.
-    `kwargs`: what the chat template is told, where prompts are rendered here (sglang).
+    `kwargs`: values for the chat template, where prompts are rendered here (sglang).
     """
 
     def __init__(

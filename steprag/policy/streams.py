@@ -16,12 +16,15 @@ from steprag.errors import quoted
 from steprag.policy.protocols import Listener, Policy, Streaming
 from steprag.policy.refusals import page_words
 from steprag.policy.replies import LONGEST, message_of, reasoning_of, text_of, without_end
+from steprag.policy.tool_calls import ToolCalls, calls_of
 from steprag.records.jsonl import as_utf8
 from steprag.types import Message, Sample
 
 _FIELDS = (b"data:", b":", b"event:", b"id:", b"retry:")
 """How the lines of server-sent events begin; one with a colon alone keeps the connection open."""
-ALIVE = re.compile(r"\W*(?:ping|pong|null|none|true|ok|keep.?alive|heart.?beat|open|connected|start\w*|\d*)\W*", re.I)
+ALIVE = re.compile(
+    r"\W*+(?:ping|pong|null|none|true|ok|keep.?alive|heart.?beat|open|connected|start\w*+|\d*+)\W*+", re.IGNORECASE
+)
 """Data that only keeps a connection open."""
 _ONE_VALUE = re.compile(rb"\{.*\}|\[DONE\]|\w*")
 
@@ -55,9 +58,9 @@ def reply_in(body: bytes) -> object:
 
 
 async def whole_reply(parts: AsyncIterator[bytes], begun: str, listener: Listener, *, thinks: bool = False) -> object:
-    """The body of a streamed chat completion as one reply; its text is told to `listener` as it comes.
+    """The body of a streamed chat completion as one reply; its text goes to `listener` as it comes.
 
-    `begun`: the assistant's message that the completion writes on. Neither an echo of it nor reasoning is told
+    `begun`: the assistant's message that the completion writes on. Neither an echo of it nor reasoning goes there
     (`thinks`: reasoning is). Raises ValueError where an event is no chunk, where the text is longer than a completion
     can be, or where the reply has no end.
     """
@@ -76,6 +79,11 @@ def _unwrapped(reply: object) -> object:
         return reply
     inner = next((one for one in reply.values() if isinstance(one, Mapping) and one.get("choices")), None)
     return {"usage": reply.get("usage"), **inner} if inner else reply
+
+
+def _told(usage: object) -> dict[str, Any]:
+    """The counts that a usage reports; those of another kind, or 0, report nothing."""
+    return {key: value for key, value in usage.items() if value} if isinstance(usage, Mapping) else {}
 
 
 def _json(text: bytes) -> object:
@@ -160,7 +168,7 @@ class ChunkedReply:
         self._choices: dict[int, dict[str, Any]] = {}
         self._texts: dict[int, tuple[list[str], list[str]]] = {}
         self._whole: dict[int, Mapping[str, Any]] = {}
-        self._calls: dict[int, dict[int, dict[str, Any]]] = {}
+        self._calls: dict[int, ToolCalls] = {}
         self._length, self._odd = 0, ""
 
     def add(self, chunk: object) -> None:
@@ -173,7 +181,10 @@ class ChunkedReply:
         chunk = _unwrapped(chunk)
         if not isinstance(chunk, Mapping):
             raise ValueError("a chunk is no object")
+        usage = {**_told(self._head.get("usage")), **_told(chunk.get("usage"))}  # the prompt's may come first
         self._head |= {key: value for key, value in chunk.items() if key != "choices" and value}
+        if usage:
+            self._head["usage"] = usage
         choices = chunk.get("choices") or ()  # the last chunk holds the usage alone
         if not isinstance(choices, list | tuple) or not all(isinstance(choice, Mapping) for choice in choices):
             raise ValueError("a chunk without choices")
@@ -200,25 +211,9 @@ class ChunkedReply:
         texts, thoughts = self._texts.setdefault(index, ([], []))
         texts.append(text)
         thoughts.append(reasoning)
-        self._add_calls(self._calls.setdefault(index, {}), message.get("tool_calls"))
+        self._length += self._calls.setdefault(index, ToolCalls()).add(calls_of(message))
         if self._heard and text and index == next(iter(self._choices)):
             self._heard.add(text)
-
-    def _add_calls(self, known: dict[int, dict[str, Any]], pieces: Any) -> None:
-        """Adds pieces of tool calls: the first of a call names it, its arguments come in any number."""
-        for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
-            told = piece.get("function") if isinstance(piece, Mapping) else None
-            if not isinstance(told, Mapping):
-                raise ValueError("a call of a tool is no object with a function")
-            said = {key: told.get(key) or "" for key in ("name", "arguments")}
-            if not all(isinstance(text, str) for text in said.values()):
-                raise ValueError("a call of a tool whose name or arguments are no text")
-            at = index if isinstance(index := piece.get("index"), int) else place
-            call = known.setdefault(at, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}})
-            call["id"] = piece.get("id") or call["id"]
-            for key, text in said.items():
-                call["function"][key] += text
-                self._length += len(text)
 
     def reply(self) -> dict[str, Any]:
         """The reply; a choice without a finish_reason ended with the stream. Raises ValueError where it broke off."""
@@ -228,8 +223,8 @@ class ChunkedReply:
         choices = []
         for (index, choice), (texts, thoughts) in zip(self._choices.items(), self._texts.values(), strict=True):
             message: dict[str, Any] = {"content": "".join(texts), "reasoning_content": "".join(thoughts)}
-            if calls := self._calls.get(index):
-                message["tool_calls"] = [call for _, call in sorted(calls.items())]
+            if index in self._calls and (calls := self._calls[index].calls):
+                message["tool_calls"] = calls
             whole = message if any(message.values()) else self._whole.get(index, message)
             choices.append({"finish_reason": "unknown", **choice, "message": whole})
         return {**self._head, "choices": choices}
@@ -243,7 +238,7 @@ class _Heard:
     listener: Listener
     thinks: bool
     held: str | None = field(default="")
-    """What has come, until it is clear what of it is told; None from then on."""
+    """What has come, until it is clear which part goes to the listener; None from then on."""
 
     def add(self, piece: str) -> None:
         if self.held is not None:

@@ -23,9 +23,10 @@ from steprag.console.progress import say
 from steprag.errors import DataError, shortened
 from steprag.extras import remedy
 from steprag.policy.budget import dollars
+from steprag.records.turns import Verdict
 from steprag.runs.run import Run, events_of
 from steprag.tree import Failure, Tree
-from steprag.types import Episode, Message, Prediction, Question, Sample, Verdict
+from steprag.types import Episode, Message, Prediction, Question, Sample
 
 Given = TypeVar("Given")
 Call = TypeVar("Call", bound=Callable[..., Awaitable[Sample]])
@@ -126,7 +127,7 @@ def model_call(call: Call) -> Call:
 
 
 async def _priced(work: Awaitable[Sample], config: PolicyConfig) -> Sample:
-    """The sample; what it cost is told to the span, where prices are known."""
+    """The sample; the span holds what it cost, where prices are known."""
     from opentelemetry.trace import get_current_span
 
     used = (sample := await work).usage
@@ -235,7 +236,7 @@ class _Sender(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if not self._told:
-            say(f"traces: {shortened(record.getMessage(), 200)}; the run goes on without (said once)")
+            say(f"traces: {shortened(record.getMessage(), 200)}; the run continues without (said once)")
         self._told = True
         if self._over.is_set():
             self._sent.set()  # nobody waits for a collector that fails

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import re
+from contextlib import suppress
 from typing import Any, Literal, NoReturn
 
 from steprag.errors import shortened
@@ -34,6 +36,12 @@ def _number(digits: str) -> float:
     return value
 
 
+_ITEM = r"""(?:(?<!\\)'(?:[^'\\]|\\.)*+'|(?<!\\)"(?:[^"\\]|\\.)*+"|None|-?\d+(?:\.\d+)?)"""
+_PYTHON_LIST = re.compile(rf"\[\s*(?=['\"]){_ITEM}(?:[\s,]+{_ITEM})*[\s,]*\]", re.DOTALL)
+"""A list of texts as Python writes it, or as NumPy does, without commas."""
+_ITEMS = re.compile(_ITEM, re.DOTALL)
+LONGEST_LITERAL = 2**16
+"""Characters of a text that is read as a list or an object of Python's."""
 _SURROGATE = re.compile(r"\\u[dD]")
 """The only way in for half a surrogate pair."""
 _STRICT, _LENIENT = json.JSONDecoder(parse_constant=_no_number, parse_float=_number), json.JSONDecoder()
@@ -74,3 +82,31 @@ def _value(text: str, decoder: json.JSONDecoder) -> Any:
     except StopIteration:
         return decoder.decode(text)
     return value if text[end:] in ("", "\n") else decoder.decode(text)
+
+
+def as_json(value: Any) -> Any:
+    """A value of Parquet, a workbook, an array or the hub as JSON has it: NaN is null, dates and bytes are text."""
+    if isinstance(value, dict):
+        return {name: as_json(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, str | bool | int | float) else str(value)
+
+
+def literal(text: str) -> Any:
+    """The list or object that a text holds as JSON, Python or NumPy write it; None for any other text."""
+    text = text.strip()
+    if len(text) > LONGEST_LITERAL or text[:1] not in ("[", "{"):
+        return None
+    with suppress(NotJson):
+        return decoded(text)
+    try:
+        if text[0] == "{":
+            value = ast.literal_eval(text)
+        else:  # item by item: Python would join texts without a comma between
+            value = [ast.literal_eval(item) for item in _ITEMS.findall(text)] if _PYTHON_LIST.fullmatch(text) else None
+        return decoded(json.dumps(value))
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None

@@ -20,7 +20,7 @@ def checked(folder: Path) -> str:
 
 
 def accepted(folder: Path) -> str:
-    """Lists the folder's files anew. Raises ConfigError where a run goes on there."""
+    """Lists the folder's files again. Raises ConfigError where a run is under way there."""
     manifest = read_manifest(folder)
     if manifest.get("stage") == "index" or manifest.get("status") == "running":
         raise ConfigError(f"{folder} is an index folder, or its run has not ended: nothing was listed")

@@ -1,6 +1,6 @@
 """Run folders: what a stage writes, with a manifest that says how it came to be.
 
-A folder belongs to one configuration. Started again with the same one, the run goes on; with another, it is refused
+A folder belongs to one configuration. Started again with the same one, the run resumes; with another, it is refused
 and nothing is touched, unless an earlier start left nothing in it. A second process on the same folder is refused too.
 """
 
@@ -223,7 +223,7 @@ def is_done(path: Path, *also: str) -> bool:
 
 def add_overwrite_option(parser: argparse.ArgumentParser) -> None:
     """`--overwrite`, for stages that take seconds."""
-    text = "where --out holds a run of other options or inputs, delete what it made and begin anew"
+    text = "where --out holds a run of other options or inputs, delete what it made and start over"
     parser.add_argument("--overwrite", action="store_true", help=text)
 
 
@@ -286,7 +286,7 @@ def _manifest(
         if mine or _left_nothing(path, old):
             for name in {*names_of(path, old.get(FILES)), *_OWN} - {".lock"}:
                 (path / name).unlink(missing_ok=True)
-            say(f"{stage}: {path} is begun anew; {'what it held is deleted' if mine else 'nothing was in it'}")
+            say(f"{stage}: {path} is started over; {'what it held is deleted' if mine else 'nothing was in it'}")
             return fresh
         if not same_stage:
             raise ConfigError(f"{path} is a run of {quoted(old.get('stage'))}, not of {stage!r}; choose another folder")

@@ -6,21 +6,20 @@ FlashRAG's question files carry it in `metadata`: `supporting_titles` or `suppor
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from steprag.errors import ConfigError, quoted
-from steprag.records.inputs import WithId, dataset_of
 from steprag.records.jsonl import line_hash
+from steprag.records.question_ids import WithId, dataset_of
 from steprag.records.training_rows import PEOPLE
 from steprag.scores.metrics import exact_match, normalise, parts_match
 from steprag.types import Found, Passage
 
-DISAMBIGUATION = re.compile(r"\s*\([^)]*\)$")
-"""What tells titles of one name apart, as in "Mercury (planet)"."""
+GOLD = ("supporting_titles", "supporting_ids", "supporting_facts")
+"""Fields of the metadata that mark passages."""
 
 
 class WithAnswers(WithId, Protocol):
@@ -79,22 +78,24 @@ class Fact:
     anyof: tuple[tuple[str, ...], ...]
 
     def held(self, found: frozenset[str], kept: str) -> bool:
-        """Whether the passage is among those found, and `kept` (normalised, blanks around it) tells the fact."""
+        """Whether the passage is among those found, and `kept` (normalised, blanks around it) states the fact."""
         return self.passage in found and any(all(f" {word} " in kept for word in words) for words in self.anyof)
 
 
 def facts_of(asked: WithId) -> tuple[Fact, ...]:
-    """The facts of `metadata.facts`, such as {"passage": "156", "anyof": [["Malta", "316"]]}; none where it lists none.
+    """The facts of `metadata.facts`, such as {"passage": "156", "anyof": [["Malta", "316"]]}; none where it lists none,
+    and where the list is of texts alone (StrategyQA's).
 
     Raises ConfigError where the list cannot be read.
     """
     with _read(asked, "metadata.facts", 'give [{"passage": ID, "anyof": [[WORDS, …], …]}, …], or leave it out'):
+        facts = _listed(asked.metadata.get("facts"))
         return tuple(
             Fact(
                 str(fact["passage"]),
                 tuple(tuple(normalise(word) for word in _listed(words)) for words in _listed(fact["anyof"])),
             )
-            for fact in _listed(asked.metadata.get("facts"))
+            for fact in ([] if all(isinstance(fact, str) for fact in facts) else facts)
         )
 
 
@@ -134,7 +135,16 @@ def people_id(question: str) -> str:
 
 def subject(title: str) -> str:
     """The name of a page's subject in texts: its title without "(film)" and the like, normalised."""
-    return normalise(DISAMBIGUATION.sub("", title)) or normalise(title)
+    return normalise(without_qualifier(title)) or normalise(title)
+
+
+def without_qualifier(title: str) -> str:
+    """A title without the brackets at its end that distinguish titles of one name, as in "Mercury (planet)"."""
+    title = title.rstrip()
+    if not title.endswith(")"):
+        return title
+    opening = title.find("(", title.rfind(")", 0, -1) + 1)
+    return title if opening < 0 else title[:opening].rstrip()
 
 
 def mentions(text: str, subjects: Iterable[str]) -> list[bool]:

@@ -1,7 +1,7 @@
 """Answer metrics: the normalisation and token F1 of SQuAD's official script, with HotpotQA's yes/no rule.
 
 Search rewards, pair rewards and test scores all call these, so what is trained for is what is measured. ROUGE-L and
-BLEU are those of their packages; BERTScore, which loads a model, stands with the scores of runs.
+BLEU: `steprag.scores.words`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -116,43 +114,3 @@ def guessable(question: str, golden_answers: tuple[str, ...]) -> bool:
     """
     asked, golden = f" {normalise(question)} ", {normalise(answer) for answer in golden_answers}
     return bool(golden & _CLOSED) or any(f" {answer} " in asked for answer in golden)
-
-
-def rouge_l(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
-    """ROUGE-L's F measure against the best golden answer, as Google's package counts it; no prediction scores 0.
-
-    Lin 2004: the longest common subsequence of words, which are of the letters a to z and digits. 0 to 1.
-    """
-    if prediction is None:
-        return 0.0
-    return float(_rouge().score_multi(golden_answers, prediction)["rougeL"].fmeasure)
-
-
-@cache
-def _rouge() -> Any:
-    from rouge_score.rouge_scorer import RougeScorer  # extra `quality`
-
-    return RougeScorer(["rougeL"])
-
-
-def bleu(prediction: str | None, golden_answers: tuple[str, ...]) -> float:
-    """BLEU of one answer with all golden answers as references (sacrebleu), 0 to 1; no prediction scores 0.
-
-    Case is ignored; n-grams that are longer than the answer are left out (`effective_order`).
-    """
-    if prediction is None or not golden_answers:
-        return 0.0
-    return round(float(_bleu().sentence_score(prediction, list(golden_answers)).score) / 100, 12)  # 100.00000000000004
-
-
-@cache
-def _bleu() -> Any:
-    from sacrebleu.metrics.bleu import BLEU  # extra `quality`
-
-    return BLEU(lowercase=True, effective_order=True)
-
-
-def bleu_signature() -> str:
-    """sacrebleu's own words for how `bleu` counts: version, case, tokens, smoothing."""
-    _bleu().sentence_score("a", ["a"])  # the signature names the number of references, known after a first score
-    return str(_bleu().get_signature()).replace("nrefs:1", "nrefs:var")  # as many as a question has golden answers

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 CONFIDENCE = 0.95
@@ -16,6 +19,50 @@ def share_interval(hits: int, count: int) -> tuple[float, float]:
 
     interval = binomtest(hits, count).proportion_ci(CONFIDENCE, method="wilson")
     return float(interval.low), float(interval.high)
+
+
+def wilson(share: float, count: float) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share of `count` things, which need be no whole number."""
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) ** 2 / count
+    middle, half = share + z / 2, math.sqrt(z * (share * (1 - share) + z / 4))
+    return max(0.0, (middle - half) / (1 + z)), min(1.0, (middle + half) / (1 + z))
+
+
+@dataclass
+class ClusteredShare:
+    """How many things are hits where they come in clusters, such as answers of one search, which are alike.
+
+    Clusters come one after the other, each under its number. `sums` runs over those that are complete: their number,
+    and of count n and hits h of each n, h, n², nh and h².
+    """
+
+    cluster: int = -1
+    count: int = 0
+    hits: int = 0
+    sums: tuple[int, ...] = (0,) * 6
+
+    def add(self, cluster: int, hit: bool) -> None:
+        """Counts one thing of a cluster."""
+        if cluster != self.cluster:
+            self.sums, self.cluster, self.count, self.hits = self._all(), cluster, 0, 0
+        self.count += 1
+        self.hits += hit
+
+    def _all(self) -> tuple[int, ...]:
+        n, h = self.count, self.hits
+        return tuple(map(sum, zip(self.sums, (n > 0, n, h, n * n, n * h, h * h), strict=True)))
+
+    def interval(self) -> tuple[int, int, tuple[float, float]]:
+        """Hits, count and the 95 % interval, by the effective sample size (Korn and Graubard 1998): it follows from how
+        much the clusters' shares vary (linearised variance of a ratio). Where they do not vary, a cluster counts once.
+        """
+        clusters, count, hits, counts, both, squares = self._all()
+        if not count:
+            return 0, 0, (0.0, 1.0)
+        share = hits / count
+        spread = max(0.0, squares - 2 * share * both + share * share * counts) / count**2
+        effective = share * (1 - share) * (clusters - 1) / (clusters * spread) if spread > 1e-12 else clusters
+        return hits, count, wilson(share, min(count, effective))
 
 
 def mean_interval(values: list[float]) -> tuple[float, float]:

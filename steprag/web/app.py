@@ -23,7 +23,7 @@ from starlette.types import Scope
 
 from steprag.errors import StepragError
 from steprag.net.hosts import is_loopback, own_names, url_of
-from steprag.web.guard import Access, Guard, error_body
+from steprag.web.guard import Access, Guard, error_body, route_of
 from steprag.web.listening import token_in
 
 FREE = ("/", "/page/", "/vendor/", "/healthz", "/api/session")
@@ -86,8 +86,10 @@ def modules(page: Path) -> list[str]:
 
 
 def naming_modules(page: Path) -> str:
-    """The page's `index.html`, which names every module: a browser need not read one to ask for the next."""
-    links = "".join(f'<link rel="modulepreload" href="{each}">\n    ' for each in modules(page))
+    """The page's `index.html`, which names every module: a browser need not read one to ask for the next. Addresses are
+    relative, so that a proxy may offer the service below any path.
+    """
+    links = "".join(f'<link rel="modulepreload" href="{each[1:]}">\n    ' for each in modules(page))
     before, at, behind = asset(page, "/page/index.html").partition('<script type="module"')
     return f"{before}{links}{at}{behind}"
 
@@ -156,7 +158,7 @@ def tell_errors(app: FastAPI, malformed_status: dict[str, int] | None = None) ->
         first = error.errors()[0]  # the rest, and what was sent, would only repeat the request
         where = "" if first["type"] == "json_invalid" else ".".join(str(part) for part in first["loc"][1:])
         told = f"{where}: {first['msg'].lower()}" if where else NO_OBJECT
-        path = request.url.path
+        path = route_of(request.scope)
         status = next((status for start, status in statuses.items() if path.startswith(start)), 422)
         return ApiError(status, "malformed", told, param=where or None).reply()
 
@@ -187,10 +189,10 @@ def page_app(title: str, page: Path, access: Access, malformed_status: dict[str,
         return Response(whole, media_type=KINDS[".html"], headers={"Cache-Control": "no-cache"})
 
     @app.post("/api/session", status_code=204)
-    async def session(body: SessionBody) -> Response:
+    async def session(body: SessionBody, request: Request) -> Response:
         if not access.knows(body.token):
             raise ApiError(401, "no_token", "this is not the service's token")
-        return Response(status_code=204, headers={"Set-Cookie": access.set_cookie()})
+        return Response(status_code=204, headers={"Set-Cookie": access.set_cookie(request.scope["root_path"])})
 
     @app.get("/healthz")
     async def health() -> Response:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import re
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
@@ -24,6 +25,9 @@ POLICY = (
     "trusted-types 'none'"
 )
 """The Content-Security-Policy of our pages: their own files alone, and no text that becomes markup."""
+PREFIXES = ("x-forwarded-prefix", "x-forwarded-context", "x-proxycontextpath", "x-script-name")
+"""Headers in which proxies name the path under which they serve an application: Traefik, JupyterHub, others."""
+PREFIX = re.compile(r"(?:/(?!\.)[\w.~%@:+-]{1,200}){1,20}", re.ASCII)
 HEADERS = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
@@ -31,6 +35,9 @@ HEADERS = (
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
+_HALF = re.compile(r"[\ud800-\udfff]|\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
+"""Half a surrogate pair in JSON whose escaped backslashes are left out: itself, or its escape."""
+NO_CHARACTER = "the body has half a surrogate pair, which is no character (half an emoji?); send whole characters"
 
 
 @dataclass(frozen=True)
@@ -64,9 +71,11 @@ class Access:
         """Whether this is the token; takes as long for every wrong one."""
         return hmac.compare_digest(token.encode(), self.token.encode())
 
-    def set_cookie(self) -> str:
-        """The header's value that signs a browser in until it is closed."""
-        return f"{self.cookie}={self.session()}; HttpOnly; SameSite=Strict; Path=/"
+    def set_cookie(self, root: str) -> str:
+        """The header's value that signs a browser in until it is closed. `root`: the path under which a proxy serves
+        the application; other people's services may lie beside it and must not get the cookie.
+        """
+        return f"{self.cookie}={self.session()}; HttpOnly; SameSite=Strict; Path={root or '/'}"
 
 
 class Guard:
@@ -77,12 +86,15 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope.get("headers", ())}
-        if scope["type"] == "websocket" and _refusal(self._access, scope["path"], headers):
+        if scope["type"] == "websocket" and _refusal(self._access, route_of(scope), headers):
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: 403
             return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+
+        scope = _below(_prefix(headers), scope)
+        path = route_of(scope)
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -91,13 +103,38 @@ class Guard:
                 message["headers"] = [*own, *((name, value) for name, value in HEADERS if name not in kept)]
             await send(message)
 
-        if refusal := _refusal(self._access, scope["path"], headers):
+        if refusal := _refusal(self._access, path, headers):
             await _reply(*refusal)(scope, receive, sending)
             return
         # as health checks ask; the server leaves the body out. Streams and what goes on to another server stay out
-        if scope["method"] == "HEAD" and not re.search(r"/events/?\Z|\A/v1/(?!models)", scope["path"]):
+        if scope["method"] == "HEAD" and not re.search(r"/events/?\Z|\A/v1/(?!models)", path):
             scope = {**scope, "method": "GET"}
-        await self._app(scope, bounded(receive, self._access.longest(scope["path"])), sending)
+        receive = bounded(receive, self._access.longest(path))
+        uploads = self._access.uploads
+        if "json" in headers.get("content-type", "").lower() and not (uploads and path.startswith(uploads[0])):
+            receive = whole_characters(receive)
+        await self._app(scope, receive, sending)
+
+
+def _prefix(headers: dict[str, str]) -> str:
+    """The path under which a proxy serves the application, according to its headers; empty if they name none."""
+    told = next((value for name in PREFIXES if (value := headers.get(name))), "")
+    prefix = "".join(part.strip().rstrip("/") for part in told.split(","))  # several proxies, the outermost first
+    return prefix if PREFIX.fullmatch(prefix) else ""
+
+
+def route_of(scope: Scope) -> str:
+    """The path of a request within the application: without the prefix that a proxy or a mount adds."""
+    return scope["path"].removeprefix(scope.get("root_path", "")) or "/"
+
+
+def _below(prefix: str, scope: Scope) -> Scope:
+    """The request as ASGI has it for an application under a path, whether or not the proxy strips that path."""
+    root, path = scope.get("root_path", ""), scope["path"]
+    if not prefix or root.startswith(prefix):
+        return scope
+    path = path if f"{path}/".startswith(f"{prefix}/") else prefix + path
+    return {**scope, "root_path": prefix + root, "path": path}
 
 
 def _refusal(access: Access, path: str, headers: dict[str, str]) -> tuple[int, str, str] | None:
@@ -134,6 +171,26 @@ def bounded(receive: Receive, most: int) -> Receive:
         read += len(message.get("body", b""))
         if read > most:
             raise HTTPException(413, f"the body has more than {most} bytes")
+        return message
+
+    return receiving
+
+
+def whole_characters(receive: Receive) -> Receive:
+    """`receive` that gives up with 422 where JSON has half a surrogate pair: neither files nor replies can hold it."""
+    body = bytearray()
+
+    async def receiving() -> Message:
+        message = await receive()
+        body.extend(message.get("body", b""))
+        if not message.get("more_body") and body:
+            try:
+                text = body.decode(json.detect_encoding(body), "surrogatepass")  # as `json.loads` does
+            except UnicodeDecodeError:
+                return message  # the parser says so
+            if _HALF.search(text.replace("\\\\", "  ")):
+                raise HTTPException(422, NO_CHARACTER)
+            body.clear()
         return message
 
     return receiving

@@ -3,6 +3,8 @@
 uvicorn bounds neither half a header nor half a body: a client that sends a byte now and then would hold a connection
 for ever, and as many as there are file descriptors stop the service before any token is looked at. So every part of a
 request has its time, and where no more connections fit, the one that has waited longest without a request makes room.
+Bodies are parsed by turns, a slice of each connection's, so that chunks of one byte cost their senders alone; once a
+request is answered, nothing more of it is parsed.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import resource
 import signal
 import socket
 import time
+from collections import deque
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -24,6 +28,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from steprag.console.stop_guard import ended_within
 from steprag.errors import ConfigError
 from steprag.net.hosts import is_loopback
 
@@ -38,6 +43,15 @@ BODY_SECONDS = 60.0
 """From the header to the end of the body."""
 READ_SECONDS = 60.0
 """Seconds without reading its reply after which a client counts as gone."""
+LINGER_SECONDS = 2.0
+"""How long what comes behind an early reply is thrown away: a connection closed at once would take the reply along."""
+SLICE, CHUNKED_SLICE = 1 << 16, 1024
+"""Bytes of a body that are parsed in one go; each of its chunks costs as much as a slice of a plain one."""
+HEADER_SLICE = 512
+"""Bytes that are parsed in one go where a header has no end yet."""
+TURN_SECONDS = 0.005
+"""Of parsing bodies, after which others have their turn."""
+_BLANK_LINE = re.compile(rb"\n\r?\n")
 MOST = 2048
 """Connections at once, where the system allows so many."""
 _OTHER_FILES = 48
@@ -77,14 +91,16 @@ def _guessable(token: str) -> str | None:
     return "a word or row that many use" if len(set(rest)) < TOKEN_KINDS or steps > len(rest) / 2 else None
 
 
-def until_stopped(serving: Coroutine[Any, Any, None]) -> int:
-    """Runs a service until it is ended, by Ctrl-C or likewise by `kill`; returns the exit code.
+def until_stopped(serving: Coroutine[Any, Any, None], grace: float | None = 10) -> int:
+    """Runs a service until it is ended, by Ctrl-C or likewise by `kill`; returns the exit code. It is killed where it
+    takes more than `grace` seconds and a little, whatever it does (`steprag.console.stop_guard`); None: never.
 
     uvicorn answers what it accepted and raises the signal again behind it.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        asyncio.run(serving)
+        with nullcontext() if grace is None else ended_within(grace):
+            asyncio.run(serving)
     except* KeyboardInterrupt:  # in a group where a task group stands around the service
         pass
     return 0
@@ -138,12 +154,29 @@ def room() -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class ConnectionBounds:
-    """What the connections of one service share. `idle`: those without a request, the longest so first."""
+    """What the connections of one service share. `idle`: those without a request, the longest so first. `unread`:
+    those that have sent what is not parsed yet.
+    """
 
     most: int
     header: float = HEADER_SECONDS
     body: float = BODY_SECONDS
     idle: dict[Any, None] = field(default_factory=dict)
+    unread: deque[Any] = field(default_factory=deque)
+
+    def parse(self) -> None:
+        """Parses a slice of each connection's by turns, then lets the event loop do other work."""
+        end = time.perf_counter() + TURN_SECONDS
+        while self.unread and time.perf_counter() < end:
+            self.unread.popleft().parse_slice()
+        if self.unread:
+            asyncio.get_running_loop().call_soon(self.parse)
+
+    def wait(self, connection: Any) -> None:
+        """Puts a connection at the end of the row."""
+        self.unread.append(connection)
+        if len(self.unread) == 1:
+            asyncio.get_running_loop().call_soon(self.parse)
 
 
 _Base: Any = AutoHTTPProtocol
@@ -156,9 +189,12 @@ class BoundedProtocol(_Base):
     _timer: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
     _part: str | None = None
+    _waits = _answered_early = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
+        self._rest = bytearray()
+        self.flow.resume_reading = self._resume_reading  # uvicorn's own would read on over what waits
         if len(self.connections) > self.bounds.most:
             leaving = next(iter(self.bounds.idle), self)
             self.bounds.idle.pop(leaving, None)
@@ -167,11 +203,56 @@ class BoundedProtocol(_Base):
             self._enter("header")
 
     def data_received(self, data: bytes) -> None:
+        if self._answered_early:
+            return
+        self._rest += data
+        if not self._working and not self._waits:
+            self.parse_slice()
+        elif not self.transport.is_closing():
+            self.transport.pause_reading()
+            self._wait()
+
+    def parse_slice(self) -> None:
+        """Parses the next part of what has come: the header to its end, or a slice of the body."""
+        self._waits = False
+        if self.transport.is_closing() or not self._rest:
+            self._rest.clear()
+            return
+        if self._working:
+            size = CHUNKED_SLICE if b"transfer-encoding" in dict(self.headers) else SLICE
+        else:
+            end = _BLANK_LINE.search(self._rest)
+            size = end.end() if end else HEADER_SLICE
+        data = bytes(self._rest[:size])
+        del self._rest[:size]
+        self._parse(data)
+        if (now := self.transport.get_protocol()) is not self:  # a WebSocket's
+            now.data_received(bytes(self._rest))
+            self._rest.clear()
+        if self._rest:
+            self._wait()
+        elif not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def _parse(self, data: bytes) -> None:
         if not self._working and self._part is None:
             self._enter("header")
         super().data_received(data)
         if self._working:
             self._enter("body" if self.cycle.more_body else None)
+
+    def _wait(self) -> None:
+        if self._rest and not self._waits and not self.flow.read_paused:
+            self._waits = True
+            self.bounds.wait(self)
+
+    def _resume_reading(self) -> None:
+        """In place of uvicorn's: the app takes more of the body; the socket is read once all that came is parsed."""
+        self.flow.read_paused = False
+        if self._rest:
+            self._wait()
+        elif not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def handle_websocket_upgrade(self, *event: Any) -> None:
         self._timer = _cancelled(self._timer)  # a socket stays open; uvicorn's own protocol has it from here
@@ -180,6 +261,11 @@ class BoundedProtocol(_Base):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self.cycle.more_body and not self.transport.is_closing():
+            self._answered_early = True
+            self._rest.clear()
+            self.transport.write_eof()
+            self.loop.call_later(LINGER_SECONDS, self.transport.abort)
         if not self._working and not self.transport.is_closing():
             self._enter(None)
 

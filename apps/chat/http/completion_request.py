@@ -7,12 +7,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from apps.chat.http.service import whole
+from steprag.engines.reasoning import split
 from steprag.web.app import ApiError
 
 TASK = "### Task:"
 """Begins Open WebUI's own requests (titles, tags, follow-up questions), and documents before a question."""
-DOCUMENTS_END = "</context>"
+DOCUMENTS, DOCUMENTS_END, HISTORY_END = "<context>", "</context>", "</chat_history>"
+TEXTS = ("text", "input_text", "output_text")
+"""Kinds of parts that are words; `reasoning_text` and the like are thoughts."""
+EARLIER_CHARS = 20_000
+"""Characters of an earlier message that count."""
 SOURCE_LIST = "\n\nSources:\n\n"
 """What stands between an answer and the links to its sources."""
 
@@ -81,13 +85,14 @@ class ChatMessage(_LenientRequest):
 
     @property
     def text(self) -> str:
-        """The message's words."""
-        return whole("\n".join(part.text for part in self._parts if part.type.endswith("text")))  # also input_text
+        """The message's words; of an assistant's those of its reply, without the thoughts before it."""
+        words = "\n".join(part.text for part in self._parts if part.type in TEXTS)
+        return split(words)[1] if self.role == "assistant" else words
 
     @property
     def other_kinds(self) -> set[str]:
         """Kinds of its parts that are no text."""
-        return {part.type for part in self._parts if not part.type.endswith("text")}
+        return {part.type for part in self._parts if part.type not in TEXTS}
 
 
 class StreamOptions(_LenientRequest):
@@ -136,33 +141,41 @@ class CompletionBody(_LenientRequest):
     @property
     def question(self) -> str | None:
         """The question, without the documents that Open WebUI puts before it. None where it is a task for the client's
-        own sake. Raises ApiError where it has no words.
+        own sake: those end in the history that they are about, and ask for JSON. Raises ApiError where it has no words.
         """
         text = self.messages[self.asked_at].text.strip()
         if not text:
             raise ApiError(400, "no_question", "the user's last message has no text", param="messages")
-        if text.startswith(TASK):
-            return text.rpartition(DOCUMENTS_END)[2].strip() or None if DOCUMENTS_END in text else None
-        return text
+        if not text.startswith(TASK):
+            return text
+        if text.rfind(HISTORY_END) > text.rfind(DOCUMENTS_END) and "JSON" in text:
+            return None
+        documents, _, asked = text.rpartition(DOCUMENTS_END)
+        asked = asked.strip() if DOCUMENTS in documents else ""
+        return asked.removeprefix("<user_query>").removesuffix("</user_query>").strip() or text
 
     def exchanges(self, most: int) -> tuple[tuple[str, str], ...]:
-        """The last `most` earlier questions that an answer followed, with it. System messages are left out: the
-        agent's are its own.
+        """The last `most` earlier questions that an answer followed, with it, each to `EARLIER_CHARS`. System messages
+        are left out: the agent's are its own.
         """
         pairs, question = [], None
         for message in self.messages[: self.asked_at]:
             if message.role == "user":
-                question = message.text
+                question = message.text[:EARLIER_CHARS]
             elif message.role == "assistant" and message.text and question is not None:
-                pairs.append((question, message.text.partition(SOURCE_LIST)[0]))
+                pairs.append((question, message.text[:EARLIER_CHARS].partition(SOURCE_LIST)[0]))
                 question = None
         return tuple(pairs[-most:]) if most else ()
 
     @property
     def ignored(self) -> list[str]:
-        """Names of the fields that change nothing, and "system" where there are system messages."""
+        """Names of the fields that change nothing; "system" where there are system messages, "long messages" where
+        earlier ones are cut.
+        """
         told = {message.role for message in self.messages} & {"system", "developer"}
-        return sorted({*map(whole, self._more), *(["system"] if told else [])} - {"user", *ALLOWED})
+        long = any(len(message.text) > EARLIER_CHARS for message in self.messages[: self.asked_at])
+        left = (["system"] if told else []) + (["long messages"] if long else [])
+        return sorted({*self._more, *left} - {"user", *ALLOWED})
 
 
 def _is_empty(value: Any, depth: int = 3) -> bool:

@@ -6,7 +6,7 @@ No request names a path: a document is that of a passage which a turn found, or 
 from __future__ import annotations
 
 import asyncio
-import codecs
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +17,10 @@ from fastapi.responses import FileResponse
 from starlette.requests import ClientDisconnect
 
 from apps.chat.http.listing import TITLE
-from apps.chat.http.service import ChatService, Name, whole
+from apps.chat.http.service import ChatService, Name
 from apps.chat.turns.files import ConversationFiles
 from apps.chat.turns.retelling import retold
+from indexes.web.extraction_worker import encoding_of
 from steprag.agent.retriever import Documented, GivenFile
 from steprag.errors import DataError, quoted
 from steprag.extras import remedy
@@ -28,6 +29,9 @@ from steprag.web.app import ApiError, as_json
 UPLOADS = "/api/files"
 TEXTS = frozenset((".html", ".htm", ".xhtml", ".md", ".markdown", ".txt"))
 """Endings that a browser shows, as plain text; PDF it shows too, all others it saves."""
+_BROWSERS = {"cp125": "windows-125", "cp932": "shift_jis", "cp949": "windows-949", "-sig": "", "_": "-"}
+_AS_BROWSERS = re.compile("|".join(_BROWSERS))
+"""Names of Python's codecs, as browsers know them."""
 POLICY = "default-src 'none'; object-src 'self'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; " \
          "frame-ancestors 'none'"  # fmt: skip
 """Of a document: no script, no request; a browser's own PDF viewer wants the rest."""
@@ -103,7 +107,7 @@ async def _taken(files: ConversationFiles, conversation: str, name: str, request
 
 def file_name(name: str, endings: Sequence[str]) -> str:
     """A file's own name, without folders and what no file's name may hold. Raises ApiError for a type not read."""
-    plain = "".join(char if char.isprintable() else "_" for char in whole(name).replace("\\", "/").rpartition("/")[2])
+    plain = "".join(char if char.isprintable() else "_" for char in name.replace("\\", "/").rpartition("/")[2])
     stem, ending = Path(plain.strip(". ~$")).stem, Path(plain.strip()).suffix.lower()
     if ending not in endings:
         raise ApiError(422, "unreadable", f"{quoted(plain[-80:])} is of no type that is read: {', '.join(endings)}")
@@ -111,7 +115,7 @@ def file_name(name: str, endings: Sequence[str]) -> str:
 
 
 async def events_of(service: ChatService, turn_id: str) -> list[dict[str, Any]]:
-    """What a turn tells, so far. Raises ApiError where there is none."""
+    """The events of a turn so far. Raises ApiError where there is none."""
     live = service.desk.live(turn_id)
     return live.events if live else await retold(service.desk.chat, service.ended(turn_id))
 
@@ -140,7 +144,9 @@ def shown(path: Path | None) -> Response:
         raise ApiError(404, "no_document", "the document is not there any more, or was changed since it was read")
     ending, kind = path.suffix.lower(), "application/octet-stream"
     if ending in TEXTS:
-        kind = f"text/plain; charset={'utf-8' if _is_utf8(path) else 'windows-1252'}"
+        with path.open("rb") as stream:
+            codec = encoding_of(stream.read(1 << 16)) or "utf-8"
+        kind = f"text/plain; charset={_AS_BROWSERS.sub(lambda found: _BROWSERS[found[0]], codec)}"
     elif ending == ".pdf":
         kind = "application/pdf"
     return FileResponse(
@@ -148,13 +154,3 @@ def shown(path: Path | None) -> Response:
         headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"},
         content_disposition_type="attachment" if kind == "application/octet-stream" else "inline",
     )  # fmt: skip
-
-
-def _is_utf8(path: Path) -> bool:
-    """Whether a text's beginning is UTF-8; a mark of UTF-16 tells a browser more than its type."""
-    with path.open("rb") as stream:
-        try:
-            codecs.getincrementaldecoder("utf-8")().decode(stream.read(1 << 16))
-        except UnicodeDecodeError:
-            return False
-    return True

@@ -11,7 +11,7 @@ from apps.chat.http.reasoning import inert
 from apps.chat.turns.events import Event
 from apps.chat.turns.store import TurnRequest
 from steprag.records.jsonl import to_dict
-from steprag.types import Turn
+from steprag.records.turns import Turn
 
 TITLE = 60
 """Characters of a title that is a question."""
@@ -47,7 +47,7 @@ def holds(asked: Sequence[str], turns: Turns, name: str) -> bool:
 
 def exported(form: str, title: str, turns: Sequence[Turn], told: Sequence[list[Event]]) -> str:
     """The conversation in one of EXPORTS; `told`: the events of each turn. JSON has the turns as the service keeps
-    them, each with the passages that its answer rests on. Markdown is to be read: what strangers wrote is made inert.
+    them, each with the passages that its answer rests on. People read Markdown: what strangers wrote is made inert.
     """
     both = [(turn, cited_in(events)) for turn, events in zip(turns, told, strict=True)]
     if form == "json":

@@ -25,7 +25,7 @@ from apps.chat.turns.events import Event, LiveTurn
 from apps.chat.turns.store import TurnRequest
 from steprag.errors import quoted
 from steprag.web.app import ApiError, as_json
-from steprag.web.guard import error_body
+from steprag.web.guard import error_body, route_of
 
 NAME = "agent"
 """The model's name; `agent-MODE` fixes the mode."""
@@ -42,7 +42,6 @@ NOTHING = "{}"
 Link = Callable[[int, str], str]
 """The address of a turn's passage, by its number and title."""
 _HTML = re.compile(r"<(?=[A-Za-z/!?])")
-_OPEN = re.compile(r"\s*[<!]?\Z")
 """The end of a reply in the making that may change with what follows, or be left out."""
 
 
@@ -53,11 +52,12 @@ def openai_routes(service: ChatService) -> APIRouter:
     _add_completions(router, service)
 
     async def unknown(request: Request) -> Response:
+        path = route_of(request.scope)
         told = (
-            f"{request.method} {quoted(request.url.path)} is not served; ask POST {SERVED}, or GET /v1/models (a "
+            f"{request.method} {quoted(path)} is not served; ask POST {SERVED}, or GET /v1/models (a "
             "client's base URL ends in /v1)"
         )
-        raise ApiError(405 if request.url.path == SERVED else 404, "not_found", told)
+        raise ApiError(405 if path == SERVED else 404, "not_found", told)
 
     below = [path for root in ROOTS for path in (root, f"{root}/{{path:path}}")]
     for path in (*below, *ENDS, *(f"/{{before:path}}{end}" for end in ENDS)):
@@ -264,7 +264,7 @@ class Chunks:
         if event["type"] != "step.delta":
             return {}
         self._talk += event["text"]
-        shown = _harmless(_OPEN.sub("", self._talk.lstrip()))
+        shown = _harmless(self._talk.strip().removesuffix("!").removesuffix("<").rstrip())
         news, self._sent = shown.removeprefix(self._sent), shown
         return {"content": news} if news else {}
 

@@ -9,7 +9,7 @@ from apps.chat.routing import tells_talk
 from apps.chat.turns.events import Event
 
 _TAG = re.compile(r"<(/?)([a-z_]{1,20})> *")
-_OPEN = re.compile(r" *(?:<[^<>\n]{0,22}(?:> *)?|[!\]])?\Z")
+_OPEN = re.compile(r"(?:<[^<>\n]{0,22}>?|[!\]])\Z")
 """The end of a text that the next piece may complete to a tag, an image or a link; and blanks at the end."""
 
 
@@ -44,9 +44,9 @@ class Reasoning:
 
     def _written(self, piece: str) -> str:
         text = self._held + piece
-        held = _OPEN.search(text)
-        self._held = held.group() if held else ""
-        return self._shown(text.removesuffix(self._held))
+        shown = _closed(text)
+        self._held = text[len(shown) :]
+        return self._shown(shown)
 
     def _ended(self) -> str:
         rest, self._held = self._shown(self._held).rstrip(), ""
@@ -61,6 +61,15 @@ class Reasoning:
         shown = inert(_TAG.sub(named, text))
         self._begun = self._begun or bool(shown.strip())
         return shown
+
+
+def _closed(text: str) -> str:
+    """The text without blanks, and what may become a tag or a mark, at its end."""
+    bare = text.rstrip(" ")
+    if not bare.endswith(">"):
+        bare = text
+    open_ = _OPEN.search(bare, max(0, len(bare) - 24))
+    return (bare[: open_.start()] if open_ else text).rstrip(" ")
 
 
 def inert(text: str) -> str:

@@ -39,7 +39,7 @@ from apps.chat.turns.retelling import again_request, detail, fork_request, human
 from apps.chat.turns.store import TurnRequest
 from inference.predictions import BROKEN_OFF
 from steprag.errors import JournalFull
-from steprag.types import Feedback, Turn
+from steprag.records.turns import Feedback, Turn
 from steprag.web.app import ApiError, as_json, page_app
 
 PAGE = Path(__file__).parents[1] / "page"
@@ -156,7 +156,7 @@ def plain_routes(service: ChatService) -> APIRouter:
 
 
 def reading_routes(service: ChatService) -> APIRouter:
-    """What a turn tells."""
+    """The events of a turn."""
     router, desk = APIRouter(prefix="/api/turns"), service.desk
 
     @router.get("/{turn_id}/events")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from apps.chat.config import ChatServiceConfig
 from apps.chat.routing import mode_named
@@ -19,23 +18,14 @@ from apps.chat.turns.desk import Desk, Full
 from apps.chat.turns.events import LiveTurn
 from apps.chat.turns.store import TurnRequest
 from steprag.errors import quoted
-from steprag.types import Turn
+from steprag.records.turns import Turn
 from steprag.web.app import ApiError
 from steprag.web.guard import Access
 
 COMMENT = b": \n\n"
 """A message that says nothing: it shows that the stream lives."""
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
-_HALVES = re.compile("[\ud800-\udfff]")
-
-
-def whole(text: Any) -> Any:
-    """A text with U+FFFD for half an emoji, which JSON can hold and UTF-8 cannot; other values as they are."""
-    return _HALVES.sub("\ufffd", text) if isinstance(text, str) else text
-
-
-WHOLE = BeforeValidator(whole)
-Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1), WHOLE]
+Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 STEP_CHARS = 8192
 """Characters of a step that a person writes."""
 
@@ -107,26 +97,26 @@ class QueryBody(_Body):
 
 
 class ForkBody(_Body):
-    """`POST /api/turns/T/fork`: step `step` of the turn is to be `text`, and the agent goes on from there. `action`:
+    """`POST /api/turns/T/fork`: step `step` of the turn becomes `text`, and the agent continues from there. `action`:
     what words without a tag are to be.
     """
 
     step: Annotated[int, Field(ge=0, le=1000)]
-    text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=STEP_CHARS), WHOLE]
+    text: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=STEP_CHARS)]
     action: Name | None = None
 
 
 class NameBody(_Body):
     """`PATCH /api/conversations/C`: its name; an empty one is its first question again."""
 
-    title: Annotated[str, StringConstraints(strip_whitespace=True, max_length=200), WHOLE]
+    title: Annotated[str, StringConstraints(strip_whitespace=True, max_length=200)]
 
 
 class FeedbackBody(_Body):
     """`POST /api/turns/T/feedback`."""
 
     right: bool
-    answer: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000), WHOLE] | None = None
+    answer: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)] | None = None
 
 
 def new_id(kind: str) -> str:

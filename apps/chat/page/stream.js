@@ -1,5 +1,5 @@
 // A turn's event stream, followed until the turn is over. The browser opens a connection that breaks again by itself,
-// with its cookie and the last event's id; a service that started again tells the turn anew, from `turn.started` on.
+// with its cookie and the last event's id; a restarted service sends the turn from `turn.started` again.
 import { ApiError, errorOf, eventsPath } from "./api.js";
 
 /** Event types that end a turn. */

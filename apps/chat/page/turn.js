@@ -26,7 +26,7 @@ export function Turns({ conversation, turns, controller }) {
   </div>`;
 }
 
-/** A turn is drawn anew only where it changed: a token costs the turn that it belongs to, not the conversation. */
+/** A turn is redrawn only where it changed: a token costs the turn that it belongs to, not the conversation. */
 function Turn(props) {
   return useMemo(() => html`<${TurnView} ...${props} />`, Object.values(props));
 }
@@ -39,7 +39,7 @@ function TurnView({ turn, last, controller }) {
   return html`<article class=${isTalk(turn) ? "turn talk" : "turn"} id=${turn.id} aria-labelledby=${id} aria-busy=${!isOver(turn)}>
     <${Asked} id=${id} turn=${turn} controller=${controller} />
     ${!turn.heard && html`<p class="line calm"><span class="waiting-dot"></span>
-      The connection to the service is lost. Trying again; the turn goes on when the service is back.</p>`}
+      The connection to the service is lost. Trying again; the turn continues when the service is back.</p>`}
     ${turn.status === "waiting" && turn.heard && html`<p class="line quiet"><span class="waiting-dot"></span>
       ${turn.queued ? `Waiting: ${count(turn.queued, "question")} before this one.` : "Waiting for the agent …"}</p>`}
     ${isTalk(turn) && !isOver(turn)

@@ -17,6 +17,10 @@ RUN = 4
 """Words in a row that evidence and passage must share; all of the shorter text, where it has fewer."""
 ENOUGH = 0.5
 """The part of a sentence's words that a passage must have to be cited for it."""
+SENTENCES = 64
+"""Sentences of a step's evidence that are looked for; of more, the others cite nothing."""
+COMPARED = 20_000
+"""Characters of a passage, and of a step's evidence, that are compared: one passage may be a whole book."""
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
@@ -60,12 +64,12 @@ def citations(state: State, keeps: frozenset[str]) -> tuple[Citation, ...]:
     found = [*state.earlier, state.passages]
     numbers = numbered(found)
     passages = {passage.id: passage for row in found for passage in row}
-    texts = {id: _Text(passage.text) for id, passage in passages.items()}
+    texts = {id: _Text(passage.text[:COMPARED]) for id, passage in passages.items()}
     cited: dict[str, tuple[int, set[int]]] = {}
     for place, step in enumerate(state.steps):
         if step.action in keeps:
             seen = {passage.id: texts[passage.id] for row in found[: place + 1] for passage in row}
-            for sentence in _SENTENCE_END.split(step.content):
+            for sentence in _SENTENCE_END.split(step.content[:COMPARED], SENTENCES)[:SENTENCES]:
                 for id, words in _best(_Text(sentence), seen).items():
                     cited.setdefault(id, (place, set()))[1].update(words)
     return tuple(

@@ -18,11 +18,15 @@ from apps.chat.turns.player import ChatAgent, play, turn_of
 from apps.chat.turns.store import TurnRequest
 from steprag.errors import StepragError
 from steprag.policy.traces import traced
-from steprag.types import Passage, Step, Turn, Usage
+from steprag.records.turns import Turn
+from steprag.types import Passage, Step, Usage
 
 log = logging.getLogger(__name__)
 REMEMBERED = 256
 """Turns that ended whose events are still in memory, deltas and all."""
+DEADLY_STARTS = 2
+"""Starts of the service that died while a turn was under way, after which it is not played again."""
+DEADLY = "set aside: the service died twice while it played this turn; ask in other words"
 BROKE = "a fault of the service; its log says more"
 
 
@@ -65,7 +69,7 @@ class Desk:
         by = {"labelnames": ["finish"], "registry": metrics}
         self._ended = Counter("steprag_turns", "Turns that ended since the start, by how", **by)
         self._seconds = Counter("steprag_turn_seconds", "What their play took", **by)
-        for request in chat.store.pending:  # a service that was killed goes on
+        for request in chat.store.pending:  # a service that was killed resumes
             self._queue(request)
 
     @property
@@ -160,7 +164,8 @@ class Desk:
                 live = turns.popleft()
                 self._waiting.move_to_end(conversation)
                 self._playing[conversation] = live
-                self._start(live, self._play(live))
+                deadly = self.chat.store.starts(live.id) >= DEADLY_STARTS
+                self._start(live, self._set_aside(live) if deadly else self._play(live))
 
     def _start(self, live: LiveTurn, work: Coroutine[Any, Any, None]) -> None:
         live.task = asyncio.create_task(work)
@@ -186,12 +191,20 @@ class Desk:
     async def _play(self, live: LiveTurn) -> None:
         live.begun = time.monotonic()
         try:
+            await self.chat.store.count_start(live.id)
             session = {"session.id": live.request.conversation}
             turn = await traced(self._played(live), "agent", "turn", live.request.asked, **session)
         except asyncio.CancelledError:
             if not live.cancelled:  # the service ends: the turn is played again at its next start
+                await self.chat.store.count_start(live.id, -1)
                 raise
             turn = self._stopped(live)
+        await self._end(live, turn)
+
+    async def _set_aside(self, live: LiveTurn) -> None:
+        turn = turn_of(live.request, finish="failed", error=DEADLY)
+        log.warning("turn %s is %s", live.id, DEADLY)
+        await self.chat.store.note_failure(turn, "set aside")
         await self._end(live, turn)
 
     async def _played(self, live: LiveTurn) -> Turn:
@@ -210,7 +223,7 @@ class Desk:
         return turn_of(live.request, finish="cancelled", seconds=live.seconds, **so_far(live))
 
     async def _end(self, live: LiveTurn, turn: Turn) -> None:
-        """Keeps the turn, then tells its last event."""
+        """Keeps the turn, then publishes its last event."""
         live.ending, last = True, end_of(turn)
         try:
             if self.chat.store.waits(turn.id):  # else its conversation was deleted meanwhile

@@ -18,11 +18,12 @@ from typing import Any
 from apps.chat.turns.citations import Citation
 from apps.chat.turns.store import TurnRequest
 from steprag.agent.retriever import url_of
-from steprag.types import Passage, Route, Step, Turn, Usage
+from steprag.records.turns import Route, Turn
+from steprag.types import Passage, Step, Usage
 
 Event = dict[str, Any]
 PING = 15.0
-"""Seconds without an event after which listeners are told so: their connections must be seen to live."""
+"""Seconds without an event after which listeners get a sign of life, so that their connections stay open."""
 
 ENDS = ("turn.finished", "turn.failed", "turn.cancelled")
 _AFTER: dict[str, tuple[str, ...]] = {
@@ -75,7 +76,7 @@ def step_finished(
     """A step is taken. `given`: a person wrote it, or it was taken over from the turn that this one forks. Usage and
     seconds are there where they were measured in this telling.
     """
-    measured = {} if usage is None or seconds is None else {"usage": vars(usage), "seconds": round(seconds, 3)}
+    measured = {} if usage is None or seconds is None else {"usage": usage.shown, "seconds": round(seconds, 3)}
     return {"type": "step.finished", "step": place, "action": step.action, "content": step.content, "text": step.text,
             "given": given, **measured}  # fmt: skip
 
@@ -112,7 +113,7 @@ def answer(content: str, sources: Sequence[Citation], lacks: str | None = None) 
 
 def finished(finish: str, usage: Usage, seconds: float, refused: str | None = None) -> Event:
     """The episode is over: `finish` is "answer", or why its last completion was refused."""
-    said = {"type": "turn.finished", "finish": finish, "usage": vars(usage), "seconds": round(seconds, 3)}
+    said = {"type": "turn.finished", "finish": finish, "usage": usage.shown, "seconds": round(seconds, 3)}
     return said if refused is None else {**said, "refused": refused}
 
 
@@ -136,8 +137,8 @@ class LiveTurn:
     no memory.
 
     `abandon` is called where nobody has listened for `abandon_after` seconds since the last listener left and the turn
-    is not over. `ending`: its record is being written. `mark` names this telling: a service that started again tells a
-    turn anew, in other pieces.
+    is not over. `ending`: its record is being written. `mark` names this telling: a restarted service sends a
+    turn from its start, in other pieces.
     """
 
     request: TurnRequest

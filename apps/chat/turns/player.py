@@ -1,4 +1,4 @@
-"""Plays a turn with the one agent, and tells it as events."""
+"""Plays a turn with the one agent and publishes it as events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from steprag.agent.rollout import Asked, Heard, Taken, rollout
 from steprag.batch.journal import Journal, QuestionCalls
 from steprag.policy.open import Model
 from steprag.policy.streams import HeardPolicy
-from steprag.types import Episode, Found, Passage, Question, State, Turn, Usage
+from steprag.records.turns import Turn
+from steprag.types import Episode, Found, Passage, Question, State, Usage
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,13 @@ class ChatAgent:
 
 
 async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
-    """Plays the turn and publishes its events but for the last one. Raises RequestError, and what an engine's end
+    """Plays the turn and publishes all its events except the last. Raises RequestError, and what an engine's end
     raises.
     """
     request, journal = live.request, chat.journal
     calls = journal.question(Question(request.id, request.asked, ()), live=True)
     if request.given and request.parent:
-        calls.searched_as(request.parent)
+        calls.copy_searches(request.parent)
     request = live.request = _routed(chat, request)
     seen = await _seen(chat, calls, request)
     live.publish(events.question(request.asked, seen, request.route))
@@ -100,7 +101,7 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
     for place, step in enumerate(request.given):
         state = await agent.environment.apply(state, step)
         live.publish(events.step_finished(place, step, given=True))
-        if place < len(request.given) - 1:  # what the last one found is the first thing that the rollout tells
+        if place < len(request.given) - 1:  # the rollout reports first what the last one found
             teller.found(agent.environment, state)
     turns = rollout(agent.environment, agent.policy.policy, state, seed=chat.seed + request.again)
     async with aclosing(turns) as played:  # pyright: ignore[reportArgumentType] (a generator, which can be closed)
@@ -227,4 +228,4 @@ def _source(passages: tuple[Passage, ...]) -> str:
 
 
 def _difference(after: Usage, before: Usage) -> Usage:
-    return Usage(*(late - early for late, early in zip(vars(after).values(), vars(before).values(), strict=True)))
+    return Usage(**{name: count - before.shown.get(name, 0) for name, count in after.shown.items()})

@@ -1,4 +1,4 @@
-"""A turn that ended: its events again, its steps, and forks, which go on from a changed step.
+"""A turn that ended: its events again, its steps, and forks, which continue from a changed step.
 
 Everything comes from kept records: looking at a turn searches nothing.
 """
@@ -20,7 +20,8 @@ from steprag.agent.retriever import url_of
 from steprag.batch.journalled import state_of
 from steprag.errors import StepFormatError
 from steprag.records.training_rows import HumanPair
-from steprag.types import Completion, Passage, State, Turn
+from steprag.records.turns import Turn
+from steprag.types import Completion, Passage, State
 from steprag.web.app import ApiError
 
 
@@ -109,7 +110,7 @@ async def retold(chat: ChatAgent, turn: Turn) -> list[Event]:
 async def fork_request(
     chat: ChatAgent, parent: Turn, place: int, text: str, turn_id: str, action: str | None = None
 ) -> TurnRequest:
-    """The turn that has `text` for step `place` of `parent` and goes on from there. Raises ApiError.
+    """The turn that has `text` for step `place` of `parent` and continues from there. Raises ApiError.
 
     `action`: what words without a tag are to be; None: what the step was, else the only or first action that may stand
     there.

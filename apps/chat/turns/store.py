@@ -1,8 +1,9 @@
-"""The turns of a service: in memory, and in its run folder, from which a service that was killed goes on.
+"""The turns of a service: in memory, and in its run folder, from which a service that was killed resumes.
 
 `accepted.jsonl` has a line for each turn before its client hears of it, `turns.jsonl` one for each that ended. What
-stands in the first alone was accepted and not answered: it is played when the service starts again. `preferred.jsonl`
-has the steps that people wrote in place of the policy's, `names.jsonl` what they call conversations.
+stands in the first alone was accepted and not answered: it is played when the service starts again. `begun.jsonl`
+counts the starts of the service in which such a turn was under way. `preferred.jsonl` has the steps that people wrote
+in place of the policy's, `names.jsonl` what they call conversations.
 
 One thread does all work on the files, in the order in which it was asked for: the event loop never waits for a disk.
 """
@@ -19,9 +20,13 @@ from typing import Any, Generic, TypeVar
 from inference.predictions import TURNS
 from steprag.records.jsonl import LineJournal, drop_torn_line, dump_line, from_dict, lines_of, written_whole
 from steprag.records.training_rows import HumanPair
-from steprag.types import Feedback, Route, Step, Turn, omitted
+from steprag.records.turns import Feedback, Route, Turn
+from steprag.runs.run import FAILED
+from steprag.tree import Failure
+from steprag.types import Step, omitted
 
 ACCEPTED = "accepted.jsonl"
+BEGUN = "begun.jsonl"
 PREFERRED = "preferred.jsonl"
 NAMES = "names.jsonl"
 Row = TypeVar("Row")
@@ -58,6 +63,14 @@ class NamedConversation:
     title: str
 
 
+@dataclass(frozen=True)
+class BegunTurn:
+    """In how many starts of the service a turn was under way, those left out that ended in order."""
+
+    id: str
+    starts: int
+
+
 class _NamedLines(Generic[Row]):
     """A JSON Lines file whose records have ids: lines are added one by one, and can be replaced or taken out."""
 
@@ -74,7 +87,7 @@ class _NamedLines(Generic[Row]):
         self._file = LineJournal(path)
 
     def append(self, record: Row) -> None:
-        """Adds a record; it is on the disk when this returns."""
+        """Adds a record, in place of an earlier one of its id; it is on the disk when this returns."""
         end = self._path.stat().st_size
         self._places[self._id_of(record)] = end, self._file.append(record)
 
@@ -114,14 +127,16 @@ class _Files:
 
     def __init__(self, folder: Path) -> None:
         self.accepted = _NamedLines(folder / ACCEPTED, TurnRequest, lambda one: one.id)
+        self.begun = _NamedLines(folder / BEGUN, BegunTurn, lambda one: one.id)
         self.preferred = _NamedLines(folder / PREFERRED, HumanPair, lambda one: one.turn)
         self.turns = _NamedLines(folder / TURNS, Turn, lambda one: one.id)
         self.names = _NamedLines(folder / NAMES, NamedConversation, lambda one: one.conversation)
+        self.failures = LineJournal(folder / FAILED)
         self.thread = ThreadPoolExecutor(1, "turns")
 
     def close(self) -> None:
         self.thread.shutdown()
-        for file in (self.accepted, self.preferred, self.turns, self.names):
+        for file in (self.accepted, self.begun, self.preferred, self.turns, self.names, self.failures):
             file.close()
 
 
@@ -137,6 +152,7 @@ class TurnStore:
         self._turns: dict[str, Turn] = {}
         self._accepted: dict[str, TurnRequest] = {}
         self._conversations: dict[str, dict[str, Turn | TurnRequest]] = {}
+        self._starts: dict[str, int] = {}
         self.names: dict[str, str] = {}
         """What people call conversations, by id."""
         if self._files:
@@ -144,6 +160,9 @@ class TurnStore:
             accepted = self._files.accepted.records
             self._accepted = {id: request for id, request in accepted.items() if id not in self._turns}
             self._files.accepted.change(dict.fromkeys(accepted.keys() - self._accepted.keys()))
+            begun = self._files.begun.records
+            self._starts = {id: one.starts for id, one in begun.items() if id in self._accepted}
+            self._files.begun.change(dict.fromkeys(begun.keys() - self._accepted.keys()))
             self._files.preferred.records.clear()
             self.names = {id: named.title for id, named in self._files.names.records.items()}
         for one in (*self._turns.values(), *self._accepted.values()):
@@ -173,9 +192,26 @@ class TurnStore:
         self._accepted[request.id] = request
         self._list(request)
 
+    def starts(self, turn_id: str) -> int:
+        """In how many starts of the service the turn was under way when the service died."""
+        return self._starts.get(turn_id, 0)
+
+    async def count_start(self, turn_id: str, change: int = 1) -> None:
+        """One more start in which the turn is under way; -1 where this start ends in order. It is on the disk when this
+        returns.
+        """
+        self._starts[turn_id] = self.starts(turn_id) + change
+        row = BegunTurn(turn_id, self._starts[turn_id])
+        await self._do(lambda files: files.begun.append(row) if self.waits(turn_id) else None)
+
+    async def note_failure(self, turn: Turn, reason: str) -> None:
+        """Adds the turn to the run's failures."""
+        await self._do(lambda files: files.failures.append(Failure(turn.id, reason, turn.error or "")))
+
     async def end(self, turn: Turn) -> None:
         """The request of this id has ended; the turn is on the disk when this returns."""
         await self._do(lambda files: files.turns.append(turn))
+        self._starts.pop(turn.id, None)
         if self._accepted.pop(turn.id, None):  # else its conversation was deleted meanwhile
             self._turns[turn.id] = turn
             self._list(turn)
@@ -212,7 +248,7 @@ class TurnStore:
         gone = dict.fromkeys(self._conversations.get(conversation, ()))
 
         def forget(files: _Files) -> None:
-            for file in (files.accepted, files.preferred, files.turns):
+            for file in (files.accepted, files.begun, files.preferred, files.turns):
                 file.change(gone)
             files.names.change({conversation: None})
 

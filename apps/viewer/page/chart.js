@@ -1,5 +1,5 @@
 // One chart, drawn by uPlot, in the colours of the theme.
-import uPlot from "/vendor/uplot/uplot.js";
+import uPlot from "../vendor/uplot/uplot.js";
 import { onThemeChange, themeColours, themeFont } from "./colours.js";
 import { number } from "./format.js";
 import { html, useEffect, useRef, useState } from "./html.js";

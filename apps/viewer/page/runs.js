@@ -88,8 +88,8 @@ const compared = (a, b) => (typeof a === "number" ? a - b : a.localeCompare(b, "
 
 const ENDED = {
   failed: "This run failed.",
-  budget: "This run stopped at its budget. The same command with a larger one goes on.",
-  interrupted: "This run was interrupted. The same command goes on where it stopped.",
+  budget: "This run stopped at its budget. The same command with a larger one continues it.",
+  interrupted: "This run was interrupted. The same command resumes where it stopped.",
   partial: "Some questions of this run failed. The same command tries them again.",
 };
 

@@ -1,5 +1,5 @@
 // A tree's shape on the plane: d3's tidy layout, from left (the question) to right (the answers). Plain data, no drawing.
-import { hierarchy, tree as tidy } from "/vendor/d3-hierarchy/d3-hierarchy.js";
+import { hierarchy, tree as tidy } from "../vendor/d3-hierarchy/d3-hierarchy.js";
 
 const ROW = [24, 44]; // between siblings, at least and at most
 const COLUMN = [88, 230]; // between depths

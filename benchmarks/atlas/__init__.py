@@ -1,1 +1,0 @@
-"""Makes the embedded world's files anew: `python -m benchmarks.atlas.build`."""

@@ -1,0 +1,100 @@
+"""What a command uses if nothing is named: the recipe of its model, and the recipe's index or the newest one."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from steprag.config.sections import RetrieverConfig
+from steprag.console.progress import say
+from steprag.errors import ConfigError, DataError, nearest, quoted
+from steprag.net.hosts import is_local
+from steprag.records.jsonl import read_json
+from steprag.records.yaml_files import read_yaml
+
+INDEX = "index"
+"""The key of a recipe, and the option, that name what is searched."""
+RUNS = "runs"
+"""Where commands make the folders that nobody named, and look for an index."""
+INDEXES = "indexes"
+"""Where FlashRAG's commands put an index, and those of ours look too."""
+PASSAGES = "passages.jsonl"
+NEWEST = f"the recipe's, else the newest under {RUNS} or {INDEXES}"
+RECIPES = Path(__file__).parents[2] / "configs"
+
+KIND = {**dict.fromkeys(("adapt", "generate", "plan", "trees"), "generation"),
+         **dict.fromkeys(("infer", "ask", "serve"), "inference")}  # fmt: skip
+"""Of the recipes that several stages have by one name: whose a command takes."""
+
+
+def warn_of_key(file: str | None, url: str | None, variable: str | None, *, named: bool = False) -> None:
+    """Warns if a recipe, which may be a stranger's, decides who gets a key. `named`: it names the variable too."""
+    if url and variable and (named or (os.environ.get(variable) and not is_local(url))):
+        say(f"warning: {file} sends what ${variable} holds to {url[:200]}; is that endpoint yours?")
+
+
+def index_of(arguments: argparse.Namespace, *, newest: bool = True) -> str:
+    """What `--index` names, or else the recipe's key `index`, or else the `newest` index, and says so. Raises
+    ConfigError where there is none.
+    """
+    recipe = read_yaml(Path(arguments.config)) if arguments.index is None and arguments.config is not None else {}
+    named = recipe.get(INDEX) if arguments.index is None else arguments.index
+    if isinstance(named, str) and named:
+        if recipe and "://" in named:
+            said = recipe.get("retriever")
+            token = said.get("token_env") if isinstance(said, dict) else None
+            warn_of_key(arguments.config, named, str(token or RetrieverConfig().token_env))
+        return named
+    if named is not None:
+        where = arguments.config if arguments.index is None else "--index"
+        raise ConfigError(f"{where}: index names a folder, a URL or a file, not {quoted(named)}")
+    if newest and (found := _newest_index()):
+        say(f"index: {found}, the newest under {RUNS} or {INDEXES}; --index names another")
+        return found
+    raise ConfigError(
+        f"there is no index under {RUNS} or {INDEXES}: give --index, or a recipe (--config FILE) with the key index; "
+        "scripts/quickstart.sh builds runs/demo/index"
+    )
+
+
+def _newest_index() -> str | None:
+    """The index folder in `RUNS` or `INDEXES`, or in a folder of these, that was finished last."""
+    places = [Path(top).glob(f"{depth}/manifest.json") for top in (RUNS, INDEXES) for depth in ("*", "*/*")]
+    manifests = [file for found in places for file in found]
+    for file in sorted(manifests, key=lambda one: one.stat().st_mtime, reverse=True):
+        try:
+            if file.with_name(PASSAGES).is_file() and read_json(file).get("stage") == INDEX:
+                return str(file.parent)
+        except (DataError, OSError) as error:
+            say(f"index: passing over {file.parent}: {error}")
+    return None
+
+
+def recipe_named(named: str, word: str) -> str:
+    """The file that `--config` names, or the recipe of ours of that name; of several that of the stage whose command
+    begins with the word. Raises ConfigError where there is neither.
+    """
+    if Path(named).exists() or "/" in named:
+        return named
+    kinds = ("generation", "index", "inference", "preference", "training")
+    recipes = [file for kind in kinds for file in RECIPES.glob(f"{kind}/*.yaml")]
+    found = [file for file in recipes if named in (file.stem, file.name)]
+    found = [file for file in found if file.parent.name == KIND.get(word)] or found
+    if len(found) > 1:
+        raise ConfigError(f"--config {quoted(named)}: several recipes have that name: {', '.join(map(str, found))}")
+    if not found:
+        known = nearest(named, [file.stem for file in recipes])
+        raise ConfigError(f"--config {quoted(named)}: no such file, and no recipe of that name{known}")
+    return str(found[0])
+
+
+def recipe_of_model(given: Mapping[str, Any], kind: str) -> Path | None:
+    """The stage's recipe that bears the name of the model which options name alone, and that is for it."""
+    name = given.get("policy.model")
+    file = RECIPES / kind / f"{name}.yaml"
+    if not name or {"policy.engine", "policy.base_url"} & {*given} or "/" in name or not os.path.isfile(file):
+        return None
+    return file if read_yaml(file).get("policy", {}).get("model") == name else None
