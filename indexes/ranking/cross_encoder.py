@@ -16,7 +16,7 @@ import numpy as np
 
 from indexes.encoding.encoders import find_encoder, longest_text, model_config, weight_files
 from indexes.encoding.families import is_called, model_names
-from steprag.engines.pretrained import check_complete, loading
+from steprag.engines.pretrained import TO_COMPARE, check_complete, loading
 from steprag.engines.tensors import unwrapped
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError, quoted
@@ -62,10 +62,10 @@ class CrossEncoder:
                 activation_fn=torch.nn.Identity(),  # a sigmoid would make ties of good passages
                 trust_remote_code=False,
                 local_files_only=True,
-                model_kwargs={"use_safetensors": True},
+                model_kwargs=dict(TO_COMPARE),
                 processor_kwargs={"chat_template": self._template} if self._template else None,
             )
-            check_complete(self._model.model, self._folder)
+            check_complete(self._model.model, self._folder, self._model.tokenizer)
             longest, theirs = longest_text(self._folder, model_config(self._folder)), self._model.max_seq_length
             if longest and (theirs is None or theirs > longest):
                 self._model.max_seq_length = longest

@@ -176,9 +176,8 @@ def _vllm_model(files: ModelFiles, more: Mapping[str, Path]) -> tuple[str, list[
         named = [json.dumps({"name": name, "path": str(path)}) for name, path in adapters.items()]
         options += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", *named]
         options += ["--max-loras", str(len(named))] if more else []  # of one batch; vLLM's own default is 1
-        if (
-            files.adapter and (files.adapter / "generation_config.json").is_file()
-        ):  # where replies end; the base may not know
+        # where replies end; the base may not know
+        if files.adapter and (files.adapter / "generation_config.json").is_file():
             options += ["--generation-config", str(files.adapter)]
     check_weights(files, *more.values())
     return base_weights(files), options

@@ -18,7 +18,8 @@ from steprag.config.sections import EMBEDDED as EMBEDDED
 from steprag.engines.cache import cache_dir as cache_dir
 from steprag.engines.headers import tensor_heads
 from steprag.engines.pretrained import HUB_ID, check_pulled, fetched
-from steprag.engines.tensors import is_text_alone, unwrapped
+from steprag.engines.tensors import is_text_alone, say_once, unwrapped
+from steprag.engines.vocabulary import compare_tokenizers
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json
 from steprag.records.sealed import check_model
@@ -251,6 +252,8 @@ def _adapter(path: Path, base: ModelFiles) -> Path:
     tensor_heads(path / "adapter_model.safetensors")  # one without any would be served as if it were an adapter
     check_model(path)
     _check_base(path, base)
+    if beside := base.hf or base.gguf:
+        compare_tokenizers(path, beside)
     config = read_json(base.hf / "config.json") if base.hf else {}
     return unwrapped(path.resolve(), adapter=True, text_alone=base.hub is None and is_text_alone(config))
 
@@ -265,6 +268,23 @@ def _check_base(adapter: Path, base: ModelFiles) -> None:
         raise ConfigError(f"{adapter} was made for {named} (width {width}), not for {base.name} (width {expected})")
     if base.embedded and not _is_embedded(str(named)) and "smollm2-135m-instruct" not in str(named).lower():
         raise ConfigError(f"{adapter} was made for {named}, not for {base.name}; give that base with --model")
+    if not base.embedded and _is_another(str(named), base):
+        say_once(f"warning: {adapter} was made for {named} and is put on {base.hf or base.name}: other weights, or the "
+                 "same elsewhere")  # fmt: skip
+
+
+def _is_another(named: str, base: ModelFiles) -> bool:
+    """Whether the base that an adapter names is another one: by its weights where both are here, else by name, which
+    may have been shortened in a GGUF file's.
+    """
+    here = Path(named)
+    if base.hf and (here / "config.json").is_file():
+        return not here.samefile(base.hf) and weights_hash(ModelFiles(here.name, hf=here)) != weights_hash(base)
+    theirs, ours = (
+        parts[1].rpartition("--")[2] if (parts := _IN_HUB_CACHE.search(name)) else Path(name).name
+        for name in (named, str(base.hf or base.name))
+    )
+    return theirs.lower() not in ours.lower() if base.gguf else theirs.lower() != ours.lower()
 
 
 def _quiet_base(name: str) -> ModelFiles | None:

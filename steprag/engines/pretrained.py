@@ -8,15 +8,21 @@ import shutil
 import struct
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from steprag.engines.tensors import check_finite, check_taken
+from steprag.engines.tensors import check_finite, check_taken, untied
+from steprag.engines.threads import one_load
 from steprag.engines.tokenizer_probe import problem_of
+from steprag.engines.vocabulary import check_rows
 from steprag.errors import NO_ROOM, ConfigError, StepragError, quoted
+from steprag.records.jsonl import read_json
 
+VOCABULARY = re.compile(r"embed|wte|lm_head")
+"""In the names of tensors with a row for each token."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TOKENIZER_FILES = (
     "tokenizer*.json", "tekken.json", "special_tokens_map.json", "added_tokens.json", "normalizer.json", "vocab.*",
@@ -35,6 +41,10 @@ MODEL_FILES = ("*.json", "*.safetensors", *TOKENIZER_FILES)
 """What a language model's folder is read from: no code and no pickle."""
 
 
+TO_COMPARE = {"use_safetensors": True, "ignore_mismatched_sizes": True}
+"""What transformers is asked, by way of another library too: a shape that does not fit is for `check_taken` to name."""
+
+
 def from_pretrained(auto: Any, source: str, *, fresh: str | None = None, **options: Any) -> Any:
     """`auto.from_pretrained(source)` for one of transformers' Auto classes, with `trust_remote_code=False`.
 
@@ -48,7 +58,7 @@ def from_pretrained(auto: Any, source: str, *, fresh: str | None = None, **optio
             raise ConfigError(f"{source} cannot be loaded: its tokenizer.json {problem}; give another model")
         with loading(source):
             return auto.from_pretrained(source, trust_remote_code=False, **options)
-    options = {"use_safetensors": True, "ignore_mismatched_sizes": True, "output_loading_info": True, **options}
+    options = {**TO_COMPARE, "output_loading_info": True, **options}
     with loading(source):
         model, info = auto.from_pretrained(source, trust_remote_code=False, **options)
     _check_loaded(model, info, source, fresh)
@@ -59,7 +69,8 @@ def adapted(model: Any, folder: Path, **options: Any) -> Any:
     """The model under PEFT's adapter in `folder`, compared as in `from_pretrained`. Raises ConfigError."""
     from peft import PeftModel
 
-    with loading(folder):
+    with loading(folder), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is amiss is compared here; the rest is about the libraries' own future
         policy = PeftModel.from_pretrained(model, str(folder), ignore_mismatched_sizes=True, **options)
     check_adapted(policy, folder)
     return policy
@@ -78,23 +89,39 @@ def check_adapted(policy: Any, folder: Path, fresh: str | None = None) -> None:
               if name in there and there[name].shape != one.shape]  # fmt: skip
     named = policy.peft_config["default"].base_model_name_or_path
     remedy = f"give the base that it was made for ({named}), or save the adapter again"
-    what = f"its adapter_config.json on {type(policy.get_base_model()).__name__}"
-    check_taken(folder, what, missing=wanted.keys() - found.keys(), unread=found.keys() - there.keys(), shapes=shapes,
-                fresh=fresh, remedy=remedy)  # fmt: skip
+    if shapes and all(VOCABULARY.search(name) for name, *_ in shapes):
+        remedy = "its vocabulary is another one: merge it into its base, resized (PEFT's merge_and_unload); give that"
+    what = f"{type(policy.get_base_model()).__name__} under its adapter_config.json"
+    missing = [name for name in wanted if name not in found]
+    check_taken(folder, what, missing=missing, unread=found.keys() - there.keys(), shapes=shapes, fresh=fresh,
+                remedy=remedy)  # fmt: skip
     check_finite(folder, found.items())
 
 
 def _check_loaded(model: Any, info: Any, source: object, fresh: str | None) -> None:
     """Compares what was loaded with what the model has (`steprag.engines.tensors`). Raises ConfigError."""
-    parts = {name.split(".")[0] for name in model.state_dict()} | {model.base_model_prefix}
+    parts = {name for name, _ in model.named_children()} | {model.base_model_prefix}
     packed = getattr(getattr(model, "hf_quantizer", None), "pre_quantized", False)  # the quantiser's own tensors
-    check_taken(source, type(model).__name__, missing=info["missing_keys"], shapes=info["mismatched_keys"],
+    missing = sorted(info["missing_keys"], key=[*model.state_dict()].index)
+    check_taken(source, type(model).__name__, missing=missing, shapes=info["mismatched_keys"],
                 unread=() if packed else info["unexpected_keys"], parts=parts, fresh=fresh)  # fmt: skip
+    _check_numbers(model, source)
+
+
+def _check_numbers(model: Any, source: object) -> None:
+    """Raises ConfigError for NaN and infinity, and for a head that differs from the embeddings that are to be it."""
     head = model.get_output_embeddings() if model.config.get_text_config().tie_word_embeddings else None
     if head is not None and not head.weight.is_meta and head.weight is not model.get_input_embeddings().weight:
-        raise ConfigError(f"{source}: its head and its embeddings differ, and config.json ties them; set "
-                          "tie_word_embeddings there as these weights are meant")  # fmt: skip
+        raise untied(source)
     check_finite(source, model.named_parameters())
+
+
+def tied_names(model: Any) -> set[str]:
+    """Names of the embeddings and the head of a model whose config.json ties them; no name of other models."""
+    if not model.config.get_text_config().tie_word_embeddings:
+        return set()
+    same = [part for part in (model.get_input_embeddings(), model.get_output_embeddings()) if part is not None]
+    return {f"{name}.weight" for name, module in model.named_modules() if module in same}
 
 
 class loading(AbstractContextManager[None]):
@@ -145,13 +172,18 @@ def _is_missing(module: str) -> bool:
     return package != "" and importlib.util.find_spec(package) is None
 
 
-def check_complete(model: Any, source: object, unread: str | None = None) -> None:
-    """Raises ConfigError where the weights of a model that another library loaded are not those of its files.
-
-    `unread`: a part of the names of weights that nobody reads.
+def check_complete(model: Any, source: object, tokenizer: Any, unread: str | None = None) -> None:
+    """Raises ConfigError where the weights of a model that another library loaded are not those of its files, or not
+    those of its tokenizer. `unread`: a part of the names of weights that nobody reads.
     """
-    from_pretrained(type(model), model.name_or_path, fresh=unread, config=model.config, device_map="meta")
-    check_finite(source, model.named_parameters())
+    place, kind = Path(model.name_or_path), model.config.model_type
+    below = (file.parent for file in sorted(place.glob("*/config.json")) if read_json(file).get("model_type") == kind)
+    if place.is_dir() and not any(place.glob("*.safetensors")):  # sentence-transformers may have it in a folder below
+        place = next(below, place)
+    with one_load():
+        from_pretrained(type(model), str(place), fresh=unread, config=model.config, device_map="meta")
+    _check_numbers(model, source)
+    check_rows(tokenizer, getattr(model.config.get_text_config(), "vocab_size", None), source)
 
 
 def check_pulled(files: Iterable[Path]) -> None:

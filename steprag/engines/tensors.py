@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from steprag.console.progress import say
 from steprag.engines.cache import cache_dir, made_once
 from steprag.engines.headers import tensor_heads
 from steprag.errors import ConfigError
-from steprag.records.jsonl import read_json, write_json
+from steprag.records.jsonl import read_json, shaped, write_json
 
 _WITHIN = re.compile(r"(?<!\w)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|_forward_module)\.")
 """What torch.compile, FSDP, activation checkpointing and Lightning add, at any depth."""
@@ -30,19 +29,24 @@ _TEXT = re.compile(r"(?<!\w)language_model\.")
 """Where the text part of a model of text and images stands; a model of text alone has no such part."""
 _SIDES = ("*.safetensors", "[0-9]*_*/*.safetensors")
 """A folder's own weights, and those of sentence-transformers' modules below it."""
-_HEADS = frozenset({"lm_head", "score", "classifier", "cls", "predictions", "qa_outputs", "pooler", "vocab_transform",
-                    "vocab_layer_norm", "vocab_projector"})  # fmt: skip
+_HEADS = frozenset({
+    "lm_head", "score", "classifier", "cls", "predictions", "qa_outputs", "pooler", "vocab_transform", "head",
+    "vocab_layer_norm", "vocab_projector", "decoder", "embed_out", "lm_predictions", "mask_predictions", "pred_layer",
+    "discriminator_predictions", "generator_predictions", "generator_lm_head", "sop_classifier",
+})  # fmt: skip
 """Heads of other tasks than the one that a model is loaded for."""
-_INTEGERS = re.compile(r"\.(?:weight|bias) [IU]\d+$")
-"""Name and type of a matrix in integers, which a loader would take for the weights themselves."""
+_FEW_BITS = re.compile(r"\.(?:weight|bias) (?:[IU]\d+|F4|F[68]_\w+)$")
+"""Name and type of a matrix in integers or 8 bits and fewer, which a loader would take for the weights themselves."""
+_INDEX = "model.safetensors.index.json"
 _QUANTISED = "they look quantised: add the quantization_config that belongs to them to config.json"
 _HINTS = {
     r"qweight|qzeros|g_idx|\.scales|SCB|absmax|quant_map|quant_state|weight_scale|weight_packed": _QUANTISED,
     r"lora_[AB]|base_layer": "they hold an adapter: merge it first (PEFT's merge_and_unload)",
     r"flat_param": "they are FSDP's shards: save its full state dict",
+    r"^(?:lm_head|embed_out)\.weight$": "set tie_word_embeddings in config.json where the embeddings are its head, too",
 }
 _REMEDY = "give the folder as save_pretrained writes it, with the config.json of these weights"
-_said: set[Path] = set()
+_said: set[str] = set()
 
 
 def is_text_alone(config: Mapping[str, Any]) -> bool:
@@ -59,12 +63,13 @@ def unwrapped(folder: Path, *, adapter: bool = False, text_alone: bool | None = 
     config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     text_alone = bool(config) and is_text_alone(config) if text_alone is None else text_alone
     names: dict[Path, dict[str, str]] = {}
+    _check_index(folder)
     for file in sorted(file for pattern in _SIDES for file in folder.glob(pattern)):
         heads = {name: head for name, head in tensor_heads(file).items() if name != "__metadata__"}
         names[file] = {name: _plain_name(name, adapter, text_alone) for name in heads}
-        ints = [name for name, head in heads.items() if _INTEGERS.search(f"{name} {head.get('dtype')}")]
-        if ints and "quantization_config" not in config:
-            raise ConfigError(f"{folder}: {ints[0]} is stored in integers ({heads[ints[0]]['dtype']}); {_QUANTISED}")
+        few = next(filter(_FEW_BITS.search, (f"{name} {head.get('dtype')}" for name, head in heads.items())), None)
+        if few and "quantization_config" not in config:
+            raise ConfigError(f"{folder}: {few} is stored in few bits; {_QUANTISED}")
     pairs = [(old, new) for renamed in names.values() for old, new in renamed.items()]
     wrapped = [(old, new) for old, new in pairs if old != new]
     if not wrapped:
@@ -72,16 +77,36 @@ def unwrapped(folder: Path, *, adapter: bool = False, text_alone: bool | None = 
     counts = Counter(new for _, new in pairs)
     if clash := next((pair for pair in wrapped if counts[pair[1]] > 1), None):
         raise ConfigError(f"{folder} holds {clash[1]} twice, once as {clash[0]}; {_REMEDY}")
-    state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in names]
-    key = hashlib.sha256(json.dumps([str(folder.absolute()), adapter, text_alone, state]).encode()).hexdigest()[:16]
-    target = cache_dir() / "unwrapped" / key / folder.name
+    state = _state(names, adapter, text_alone, sorted(path.name for path in folder.iterdir()))
+    target = cache_dir() / "unwrapped" / state / folder.name
     made_once(target, lambda made: _copied(folder, made, names), current=Path.is_dir)
-    if target not in _said:
-        _said.add(target)
-        old, new = wrapped[0]
-        say(f"{folder}: {len(wrapped)} tensors are read without what a training wrapper put into their names: {old} is "
-            f"{new}")  # fmt: skip
+    old, new = wrapped[0]
+    say_once(f"{folder}: {len(wrapped)} tensors are read without what a training wrapper put into their names ({old} "
+             f"as {new})")  # fmt: skip
     return target
+
+
+def say_once(text: str) -> None:
+    """A line about a folder, which several doors of one command may have to say."""
+    if text not in _said:
+        _said.add(text)
+        say(text)
+
+
+def _state(files: Iterable[Path], *more: object) -> str:
+    """A name for files as they are now (places, sizes, times of change) and for what else counts."""
+    told = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    return hashlib.sha256(json.dumps([told, *more]).encode()).hexdigest()[:16]
+
+
+def _check_index(folder: Path) -> None:
+    """Raises ConfigError where the index of a folder in shards names files that do not lie there."""
+    index, here = folder / _INDEX, {file.name for file in folder.glob("*.safetensors")}
+    if index.is_file() and "model.safetensors" not in here:
+        with shaped(index, remedy=_REMEDY):
+            named = {str(file) for file in read_json(index)["weight_map"].values()}
+        if lost := sorted(named - here):
+            raise ConfigError(f"{index} names {lost[0]}, which is not in the folder; fetch or save the folder again")
 
 
 def _plain_name(name: str, adapter: bool, text_alone: bool) -> str:
@@ -105,7 +130,7 @@ def _copied(folder: Path, made: Path, names: Mapping[Path, Mapping[str, str]]) -
             target = into / path.name
             if path in names:
                 _renamed(path, target, names[path])
-            elif path.name.endswith(".safetensors.index.json"):
+            elif path.name == _INDEX:
                 index = read_json(path)
                 every = {old: new for renamed in names.values() for old, new in renamed.items()}
                 index["weight_map"] = {every.get(old, old): file for old, file in index["weight_map"].items()}
@@ -126,7 +151,7 @@ def _renamed(source: Path, target: Path, names: Mapping[str, str]) -> None:
 
 def check_taken(
     source: object, what: str, *, missing: Iterable[str], unread: Iterable[str], shapes: Iterable[Any] = (),
-    parts: Collection[str] = (), fresh: str | None = None, remedy: str = _REMEDY,
+    parts: Collection[str] = (), fresh: str | None = None, remedy: str = "",
 ) -> None:  # fmt: skip
     """Raises ConfigError where the tensors of `source` are not those of `what`: `missing` ones were made up, `unread`
     ones were not taken, `shapes` (name, found, wanted) do not fit.
@@ -135,18 +160,22 @@ def check_taken(
     else: it is named as left out, and nothing is said of the heads of other tasks. `fresh`: part of the names of
     tensors that the caller makes itself or does not read.
     """
-    made_up = sorted(name for name in missing if fresh is None or fresh not in name)
+    made_up = [name for name in missing if fresh is None or fresh not in name]
     odd = sorted(f"{name} {tuple(found)} for {tuple(wanted)}" for name, found, wanted in shapes)
     others = sorted(name for name in unread if not parts or name.split(".")[0] not in _HEADS - {*parts})
     beside = parts and all(name.split(".")[0] not in parts for name in others)
-    groups = (("missing", made_up), ("not read", others), ("of another shape", odd))
-    told = [f"{how} {len(names)} ({', '.join(names[:2])}{', …' * (len(names) > 2)})" for how, names in groups if names]
+    groups = {
+        "lacks {} weights of its architecture": made_up, f"holds {{}} that {what} does not read": others,
+        "holds {} of another shape": odd,
+    }  # fmt: skip
+    told = [f"{how.format(len(names))} ({', '.join(names[:2])}{', …' * (len(names) > 2)})"
+            for how, names in groups.items() if names]  # fmt: skip
     if others and beside and not made_up and not odd:
-        say(f"{source}: {len(others)} tensors are no part of {what} and are left out ({', '.join(others[:2])})")
+        say_once(f"{source}: {len(others)} tensors are no part of {what} and are left out ({', '.join(others[:2])})")
     elif told:
         every = " ".join((*made_up, *others))
-        hint = next((hint for pattern, hint in _HINTS.items() if re.search(pattern, every)), remedy)
-        raise ConfigError(f"{source} does not hold the tensors of {what}: {', '.join(told)}; {hint}")
+        hint = remedy or next((hint for pattern, hint in _HINTS.items() if re.search(pattern, every)), _REMEDY)
+        raise ConfigError(f"{source} {', '.join(told)}; {hint}")
 
 
 def check_finite(source: object, tensors: Iterable[tuple[str, Any]]) -> None:
@@ -154,15 +183,33 @@ def check_finite(source: object, tensors: Iterable[tuple[str, Any]]) -> None:
     import torch
 
     for name, tensor in tensors:
-        plain = tensor.is_floating_point() and tensor.dtype.itemsize > 1 and not tensor.is_meta
-        if plain and not math.isfinite(tensor.detach().sum(dtype=torch.float32)):
+        plain = tensor.is_floating_point() and tensor.dtype.itemsize > 1 and tensor.numel() and not tensor.is_meta
+        if plain and not all(torch.isfinite(end) for end in tensor.detach().aminmax()):
             raise ConfigError(f"{source}: {name} holds NaN or infinity; fetch or save these weights again")
 
 
-def stored(folder: Path) -> Iterator[tuple[str, Any]]:
-    """Every tensor of a folder's own weights, one at a time."""
+def check_stored(folder: Path, tied: Collection[str]) -> None:
+    """`check_finite` of a folder's own weights, which are read once and not again until they change; and ConfigError
+    where those named `tied` differ.
+    """
     from safetensors import safe_open
 
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, "pt") as shard:
-            yield from ((name, shard.get_tensor(name)) for name in shard.keys())  # noqa: SIM118 (no mapping)
+    def check(_: Path) -> None:
+        alike: list[Any] = []
+        for file in files:
+            with safe_open(file, "pt") as shard:
+                for name in shard.keys():  # noqa: SIM118 (no mapping)
+                    tensor = shard.get_tensor(name)
+                    check_finite(folder, [(name, tensor)])
+                    alike += [tensor] * (name in tied)
+        if any(not one.equal(alike[0]) for one in alike):
+            raise untied(folder)
+
+    files = sorted(folder.glob("*.safetensors"))
+    made_once(cache_dir() / "checked" / _state(files, *sorted(tied)), check, current=Path.is_dir)
+
+
+def untied(source: object) -> ConfigError:
+    """The error for weights whose head is not their embeddings, though config.json says so."""
+    return ConfigError(f"{source}: its head and its embeddings differ, and config.json ties them; set "
+                       "tie_word_embeddings there as these weights are meant")  # fmt: skip

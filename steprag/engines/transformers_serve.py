@@ -85,11 +85,10 @@ def ending_turns(load: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[An
 
     def loaded(*given: Any, **options: Any) -> tuple[Any, Any]:
         model, processor = load(*given, **options)
-        if not getattr(
-            model, "_hf_peft_config_loaded", False
-        ):  # with an adapter: `steprag.engines.weights` has done it
-            check_complete(model, model.name_or_path)
-        stop_at_turns(model, getattr(processor, "tokenizer", processor))
+        tokenizer = getattr(processor, "tokenizer", processor)
+        if not getattr(model, "_hf_peft_config_loaded", False):  # `steprag.engines.weights` has checked an adapter
+            check_complete(model, model.name_or_path, tokenizer)
+        stop_at_turns(model, tokenizer)
         if not hasattr(processor, "tokenizer"):  # a processor is given parts already
             render_as_trained(processor)
         return model, processor

@@ -38,9 +38,10 @@ from steprag.engines.pretrained import (
     fetched,
     from_pretrained,
     loading,
+    tied_names,
 )
 from steprag.engines.templates import KWARGS
-from steprag.engines.tensors import check_finite, stored, unwrapped
+from steprag.engines.tensors import check_stored, unwrapped
 from steprag.engines.threads import fast_dtype, one_load
 from steprag.engines.tokens import write_stops
 from steprag.errors import ConfigError
@@ -163,9 +164,10 @@ def check_weights(files: ModelFiles, *more: Path) -> None:
         from transformers import AutoModelForCausalLM
 
         model = from_pretrained(AutoModelForCausalLM, base, device_map="meta")
+        tied = tied_names(model)
         for adapter in filter(None, (files.adapter, *more)):
             model = adapted(model, adapter, low_cpu_mem_usage=True).unload()
-    check_finite(base, stored(Path(base)))
+    check_stored(Path(base), tied)
 
 
 def _base_folder(files: ModelFiles) -> Path:
