@@ -57,7 +57,7 @@ class BertScorer:
         self._torch = torch
         with one_load():
             self._model = from_pretrained(AutoModel, str(unwrapped(folder)), fresh="pooler", dtype=torch.float32).eval()
-            spaced = {"add_prefix_space": True} if self._model.config.model_type in SPACED else {}
+            spaced: dict[str, Any] = {"add_prefix_space": True} if self._model.config.model_type in SPACED else {}
             self._tokens = from_pretrained(AutoTokenizer, str(folder), **spaced)
         layers = self._model.config.num_hidden_layers
         self._layer = layers if layer is None else layer

@@ -131,15 +131,16 @@ def _gguf_shape(path: Path) -> BaseShape:
         architecture = str(fields["general.architecture"])
         names = ("attention.head_count", "attention.head_count_kv", "embedding_length", "feed_forward_length",
                  "block_count")  # fmt: skip
-        sizes = (int(fields[f"{architecture}.{name}"]) for name in names)
-        return BaseShape(architecture, *sizes, fields.get(f"{architecture}.attention.key_length"))
+        heads, kv_heads, width, inner, blocks = (int(fields[f"{architecture}.{name}"]) for name in names)
+        head = fields.get(f"{architecture}.attention.key_length")
+        return BaseShape(architecture, heads, kv_heads, width, inner, blocks, head)
 
 
 def _hf_shape(config: dict[str, Any]) -> BaseShape:
     heads = int(config["num_attention_heads"])
     kv_heads = int(config.get("num_key_value_heads") or heads)
-    sizes = (int(config[name]) for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
-    return BaseShape(str(config["model_type"]), heads, kv_heads, *sizes, config.get("head_dim"))
+    width, inner, blocks = (int(config[name]) for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
+    return BaseShape(str(config["model_type"]), heads, kv_heads, width, inner, blocks, config.get("head_dim"))
 
 
 def _refuse_what_gguf_cannot_say(folder: Path, config: dict[str, Any]) -> None:
