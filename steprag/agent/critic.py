@@ -106,10 +106,9 @@ class Critic:
 def _loaded(checkpoint: CriticFiles) -> Any:
     with one_load():
         import torch
-        from transformers import AutoModelForSequenceClassification, logging
+        from transformers import AutoModelForSequenceClassification
 
         files, dtype = checkpoint.files, torch.bfloat16 if checkpoint.bf16 else torch.float32
-        logging.set_verbosity_error()  # it would say that the head is not in the base
         model: Any = from_pretrained(AutoModelForSequenceClassification, base_weights(files), dtype=dtype, num_labels=1,
                                      fresh="score." if files.adapter else None)  # fmt: skip
         return adapted(model, files.adapter) if files.adapter else model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import shutil
 import struct
@@ -59,18 +60,31 @@ def from_pretrained(auto: Any, source: str, *, fresh: str | None = None, **optio
         with loading(source):
             return auto.from_pretrained(source, trust_remote_code=False, **options)
     options = {**TO_COMPARE, "output_loading_info": True, **options}
-    with loading(source):
+    with loading(source), _unreported():
         model, info = auto.from_pretrained(source, trust_remote_code=False, **options)
     _check_loaded(model, info, source, fresh)
     return model
+
+
+@contextmanager
+def _unreported() -> Iterator[None]:
+    """A block whose library says nothing of the weights that it loads: what is amiss is compared here."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def adapted(model: Any, folder: Path, **options: Any) -> Any:
     """The model under PEFT's adapter in `folder`, compared as in `from_pretrained`. Raises ConfigError."""
     from peft import PeftModel
 
-    with loading(folder), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is amiss is compared here; the rest is about the libraries' own future
+    with loading(folder), _unreported():
         policy = PeftModel.from_pretrained(model, str(folder), ignore_mismatched_sizes=True, **options)
     check_adapted(policy, folder)
     return policy
