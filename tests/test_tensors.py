@@ -53,7 +53,7 @@ def make_adapter(base: Path, into: Path, rows: int | None = None, **config: Any)
     if rows:
         model.resize_token_embeddings(rows)
     settings: dict[str, Any] = {"target_modules": ["q_proj", "v_proj"], "task_type": "CAUSAL_LM", "lora_alpha": 8}
-    get_peft_model(model, LoraConfig(r=4, **(settings | config))).save_pretrained(into)
+    get_peft_model(model, LoraConfig(r=4, **(settings | config))).save_pretrained(str(into))
     return into
 
 

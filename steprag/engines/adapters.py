@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _FORMAT = "1"  # part of the cache key; raise it when the output changes
 _ARCHITECTURES = ("llama", "qwen2")
 _ROTARY = ("self_attn.q_proj", "self_attn.k_proj")
+_MOST_BLOCKS = 1000  # the deepest models have some 130
 _MOST = 1e6  # no adapter's alpha; what GGUF keeps it in ends at 3.4e38
 _MODULES = {
     "self_attn.q_proj": "attn_q",
@@ -82,7 +83,9 @@ def gguf_adapter(folder: Path, base: ModelFiles | None = None) -> Path:
 
 def _check_on(shape: BaseShape, folder: Path) -> None:
     """Raises ConfigError where the adapter's tensors are not those of a base of this shape, made without numbers."""
-    with one_load():
+    if not 0 < shape.blocks <= _MOST_BLOCKS:
+        raise ConfigError(f"{folder}: its base says that it has {shape.blocks} blocks; fetch or convert the base again")
+    with one_load(), loading(folder):
         import torch
         from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -252,7 +252,8 @@ def _adapter(path: Path, base: ModelFiles) -> Path:
     tensor_heads(path / "adapter_model.safetensors")  # one without any would be served as if it were an adapter
     check_model(path)
     _check_base(path, base)
-    if beside := base.hf or base.gguf:
+    written = cache_dir() / "weights" / EMBEDDED  # as trainers were given it: read faster than a GGUF file
+    if beside := written if base.embedded and (written / "tokenizer.json").is_file() else base.hf or base.gguf:
         compare_tokenizers(path, beside)
     config = read_json(base.hf / "config.json") if base.hf else {}
     return unwrapped(path.resolve(), adapter=True, text_alone=base.hub is None and is_text_alone(config))
@@ -281,7 +282,7 @@ def _is_another(named: str, base: ModelFiles) -> bool:
     if base.hf and (here / "config.json").is_file():
         return not here.samefile(base.hf) and weights_hash(ModelFiles(here.name, hf=here)) != weights_hash(base)
     theirs, ours = (
-        parts[1].rpartition("--")[2] if (parts := _IN_HUB_CACHE.search(name)) else Path(name).name
+        parts[1].rpartition("--")[2] if (parts := _IN_HUB_CACHE.search(name)) else re.split(r"[/\\]", name)[-1]
         for name in (named, str(base.hf or base.name))
     )
     return theirs.lower() not in ours.lower() if base.gguf else theirs.lower() != ours.lower()

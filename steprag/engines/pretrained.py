@@ -116,7 +116,8 @@ def _check_loaded(model: Any, info: Any, source: object, fresh: str | None) -> N
     """Compares what was loaded with what the model has (`steprag.engines.tensors`). Raises ConfigError."""
     parts = {name for name, _ in model.named_children()} | {model.base_model_prefix}
     packed = getattr(getattr(model, "hf_quantizer", None), "pre_quantized", False)  # the quantiser's own tensors
-    missing = sorted(info["missing_keys"], key=[*model.state_dict()].index)
+    order = {name: place for place, name in enumerate(model.state_dict())}
+    missing = sorted(info["missing_keys"], key=lambda name: order.get(name, len(order)))
     check_taken(source, type(model).__name__, missing=missing, shapes=info["mismatched_keys"],
                 unread=() if packed else info["unexpected_keys"], parts=parts, fresh=fresh)  # fmt: skip
     _check_numbers(model, source)
@@ -124,15 +125,20 @@ def _check_loaded(model: Any, info: Any, source: object, fresh: str | None) -> N
 
 def _check_numbers(model: Any, source: object) -> None:
     """Raises ConfigError for NaN and infinity, and for a head that differs from the embeddings that are to be it."""
-    head = model.get_output_embeddings() if model.config.get_text_config().tie_word_embeddings else None
+    head = model.get_output_embeddings() if _ties(model) else None
     if head is not None and not head.weight.is_meta and head.weight is not model.get_input_embeddings().weight:
         raise untied(source)
     check_finite(source, model.named_parameters())
 
 
+def _ties(model: Any) -> bool:
+    """Whether config.json says, for all of the model and for its text part, that the head is the embeddings."""
+    return all(getattr(one, "tie_word_embeddings", False) for one in (model.config, model.config.get_text_config()))
+
+
 def tied_names(model: Any) -> set[str]:
     """Names of the embeddings and the head of a model whose config.json ties them; no name of other models."""
-    if not model.config.get_text_config().tie_word_embeddings:
+    if not _ties(model):
         return set()
     same = [part for part in (model.get_input_embeddings(), model.get_output_embeddings()) if part is not None]
     return {f"{name}.weight" for name, module in model.named_modules() if module in same}
@@ -194,8 +200,9 @@ def check_complete(model: Any, source: object, tokenizer: Any, unread: str | Non
     below = (file.parent for file in sorted(place.glob("*/config.json")) if read_json(file).get("model_type") == kind)
     if place.is_dir() and not any(place.glob("*.safetensors")):  # sentence-transformers may have it in a folder below
         place = next(below, place)
-    with one_load():
-        from_pretrained(type(model), str(place), fresh=unread, config=model.config, device_map="meta")
+    if getattr(model, "hf_quantizer", None) is None:  # its quantiser knows names of its own
+        with one_load():
+            from_pretrained(type(model), str(place), fresh=unread, config=model.config, device_map="meta")
     _check_numbers(model, source)
     check_rows(tokenizer, getattr(model.config.get_text_config(), "vocab_size", None), source)
 

@@ -77,7 +77,7 @@ def unwrapped(folder: Path, *, adapter: bool = False, text_alone: bool | None = 
     counts = Counter(new for _, new in pairs)
     if clash := next((pair for pair in wrapped if counts[pair[1]] > 1), None):
         raise ConfigError(f"{folder} holds {clash[1]} twice, once as {clash[0]}; {_REMEDY}")
-    state = _state(names, adapter, text_alone, sorted(path.name for path in folder.iterdir()))
+    state = file_state(names, adapter, text_alone, sorted(path.name for path in folder.iterdir()))
     target = cache_dir() / "unwrapped" / state / folder.name
     made_once(target, lambda made: _copied(folder, made, names), current=Path.is_dir)
     old, new = wrapped[0]
@@ -93,7 +93,7 @@ def say_once(text: str) -> None:
         say(text)
 
 
-def _state(files: Iterable[Path], *more: object) -> str:
+def file_state(files: Iterable[Path], *more: object) -> str:
     """A name for files as they are now (places, sizes, times of change) and for what else counts."""
     told = [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(json.dumps([told, *more]).encode()).hexdigest()[:16]
@@ -206,7 +206,7 @@ def check_stored(folder: Path, tied: Collection[str]) -> None:
             raise untied(folder)
 
     files = sorted(folder.glob("*.safetensors"))
-    made_once(cache_dir() / "checked" / _state(files, *sorted(tied)), check, current=Path.is_dir)
+    made_once(cache_dir() / "checked" / file_state(files, *sorted(tied)), check, current=Path.is_dir)
 
 
 def untied(source: object) -> ConfigError:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steprag.engines.headers import gguf_values
-from steprag.engines.tensors import say_once
+from steprag.engines.tensors import file_state, say_once
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json, shaped
 
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 _GGUF_TOKENS, _GGUF_TEMPLATE = "tokenizer.ggml.tokens", "tokenizer.chat_template"
 _OTHERS = ("tokenizer.model", "vocab.json", "vocab.txt")
 """Where tokenizers without a tokenizer.json keep their tokens."""
+_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", *_OTHERS)
+_compared: set[str] = set()
+"""States of files that this process has compared: a command resolves its model more than once."""
 _FILLS = re.compile(r"\[PAD\d+\]")
 """Tokens that a conversion to GGUF adds for rows that have none."""
 
@@ -27,8 +30,12 @@ def compare_tokenizers(adapter: Path, base: Path) -> None:
     """Says where an adapter's folder has another vocabulary or chat template than its base, whose ones are used.
     `base`: a folder or a GGUF file. Raises DataError for files that are damaged.
     """
-    own, theirs = _template(adapter), _template(base)
-    if own is not None and own.strip() != (theirs or "").strip():
+    files = [adapter / name for name in _FILES if (adapter / name).is_file()]
+    if not files or (state := file_state(files, str(base))) in _compared:
+        return
+    _compared.add(state)
+    own = _template(adapter)
+    if own is not None and own.strip() != (_template(base) or "").strip():
         say_once(f"warning: {adapter} has a chat template of its own; that of {base} is used. Put the adapter's into "
                  "the base's folder if it was trained with it")  # fmt: skip
     if differ := _differing(adapter, base):
