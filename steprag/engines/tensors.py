@@ -114,7 +114,7 @@ def _plain_name(name: str, adapter: bool, text_alone: bool) -> str:
     name = _WITHIN.sub("", name)
     name = _TEXT.sub("", name) if text_alone else name
     name = _AROUND.sub("", name)
-    if not adapter:
+    if not adapter or "." not in name or name.startswith("base_model."):  # of prompt tuning, and VeRA's shared ones
         return name
     name = re.sub(r"(lora_\w+)\.default\b", r"\1", name)
     name = re.sub(r"^(model\.)*layers\.", "model.layers.", name) if text_alone else name
