@@ -20,7 +20,7 @@ from indexes import open_retriever
 from indexes.corpora.readers import Problem, json_lines
 from indexes.rows.passage_store import mapped_list
 from preference.exchange.export import export
-from steprag.engines.headers import check_tensors
+from steprag.engines.headers import tensor_heads
 from steprag.errors import LONGEST, ConfigError, DataError, StepragError, quoted, shortened
 from steprag.records.inputs import read_passages, read_questions
 from steprag.records.json_text import NotJson, decoded
@@ -208,10 +208,10 @@ TENSOR = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
 def test_adapters_without_tensors_are_refused(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "adapter_model.safetensors"
     file.write_bytes(header({"w": TENSOR}, b"1234"))
-    check_tensors(file)
+    tensor_heads(file)
     file.write_bytes(content)
     with pytest.raises(DataError, match="adapter_model.safetensors"):
-        check_tensors(file)
+        tensor_heads(file)
 
 
 @pytest.mark.parametrize("format", ["verl", "proguide"])

@@ -12,11 +12,22 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from steprag.console.progress import say
-from steprag.engines.models import ModelFiles, adapter_config
-from steprag.engines.pretrained import HUB_ID, TOKENIZER_FILES, copy_tokenizer, from_pretrained, loading
+from steprag.engines.headers import tensor_heads
+from steprag.engines.models import ModelFiles, adapter_config, text_config
+from steprag.engines.pretrained import (
+    HUB_ID,
+    TOKENIZER_FILES,
+    VOCABULARY,
+    adapted,
+    check_adapted,
+    copy_tokenizer,
+    from_pretrained,
+    loading,
+)
 from steprag.engines.templates import KWARGS
 from steprag.engines.threads import one_load
 from steprag.engines.tokens import write_stops
+from steprag.engines.vocabulary import check_rows
 from steprag.engines.weights import base_weights
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import read_json, write_json
@@ -29,7 +40,8 @@ if TYPE_CHECKING:
 
 PROBLEM = "multi_label_classification"
 """What transformers calls a critic's loss: of one label, the cross-entropy of its odds."""
-_BLOCK = re.compile(r"\.layers\.(\d+)\.")
+_BLOCK = re.compile(r"\.(?:layers|h|blocks)\.(\d+)\.")
+"""A block's place in a module's name; GPT-2 and its kin call their blocks h."""
 _WEIGHT_FILES = ("adapter_config.json", "config.json", "model.safetensors.index.json")
 
 
@@ -56,7 +68,7 @@ def check_adapter(files: ModelFiles, config: TrainConfig) -> None:
 def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     """The model to train, on the CPU: a PeftModel, or the bare model for full fine-tuning. The trainer moves it."""
     import torch
-    from peft import get_peft_model, prepare_model_for_kbit_training
+    from peft import prepare_model_for_kbit_training
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, GenerationConfig, set_seed
 
     dtype = torch.bfloat16 if config.bf16 and config.finetuning == "lora" else torch.float32
@@ -66,14 +78,12 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
     if critic:
         options |= {"num_labels": 1, "problem_type": PROBLEM}
     with one_load():
-        model, loaded = from_pretrained(
-            auto, base_weights(files), dtype=dtype, attn_implementation="sdpa", output_loading_info=True, **options
-        )
+        model = from_pretrained(auto, base_weights(files), dtype=dtype, fresh="score." if critic else None, **options)
     if not critic:  # some publish values that go together with no other, which transformers saves no more
         theirs = model.generation_config
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
         model.generation_config = GenerationConfig(**{name: getattr(theirs, name) for name in names})
-    if critic and "score.weight" in loaded["missing_keys"]:
+    if critic and not getattr(model.score.weight, "_is_hf_initialized", False):
         torch.nn.init.zeros_(model.score.weight)  # a random head's scores would first have to be unlearnt
     if config.finetuning == "full":
         _freeze_beside(model)
@@ -82,10 +92,9 @@ def load_policy(files: ModelFiles, config: TrainConfig) -> Any:
         model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=config.gradient_checkpointing)
     set_seed(config.seed)  # the first values of a fresh adapter are random
     if files.adapter:
-        with loading(files.adapter):
-            policy = _continued(model, str(files.adapter), critic=critic)
+        policy = _continued(model, files.adapter, critic=critic)
     else:
-        policy = get_peft_model(model, _lora(config.lora, model, "SEQ_CLS" if critic else "CAUSAL_LM"))
+        policy = _fresh(model, config.lora, "SEQ_CLS" if critic else "CAUSAL_LM")
     freeze_below(policy, config.lora.layers)
     return policy
 
@@ -100,33 +109,42 @@ def _few_bits(kind: str, dtype: torch.dtype) -> dict[str, Any]:
     return {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4)}
 
 
-def _continued(model: Any, adapter: str, *, critic: bool) -> Any:
+def _continued(model: Any, adapter: Path, *, critic: bool) -> Any:
     """The starting adapter. A critic that starts from a policy takes its matrices, and has a head of its own."""
-    from peft import PeftConfig, PeftModel, get_peft_model
+    from peft import PeftConfig, get_peft_model
     from peft.utils import load_peft_weights, set_peft_model_state_dict
 
     if not critic:
-        return PeftModel.from_pretrained(model, adapter, is_trainable=True)
+        return adapted(model, adapter, is_trainable=True)
     head = {"base_model.model.score.weight": model.score.weight.detach().clone()}
-    config = PeftConfig.from_pretrained(adapter)
-    config.task_type, config.inference_mode, config.modules_to_save = "SEQ_CLS", False, None  # pyright: ignore
-    policy = get_peft_model(model, config)
-    set_peft_model_state_dict(policy, head | load_peft_weights(adapter, device="cpu"))
+    with loading(adapter):
+        config = PeftConfig.from_pretrained(str(adapter))
+        config.task_type, config.inference_mode, config.modules_to_save = "SEQ_CLS", False, None  # pyright: ignore
+        policy = get_peft_model(model, config)
+        weights = head | load_peft_weights(str(adapter), device="cpu")
+        set_peft_model_state_dict(policy, weights, ignore_mismatched_sizes=True)
+    check_adapted(policy, adapter, fresh="score.")
     return policy
 
 
-def _lora(section: LoraSection, model: PreTrainedModel, task: str) -> Any:
-    from peft import LoraConfig
+def _fresh(model: PreTrainedModel, section: LoraSection, task: str) -> Any:
+    """A new adapter on the model. Raises ConfigError for layers that the model lacks, or that PEFT does not adapt."""
+    from peft import LoraConfig, get_peft_model
 
     blocks = int(model.config.get_text_config().num_hidden_layers)
     layers = None if section.layers is None else list(range(max(0, blocks - section.layers), blocks))
     known, beside = _linear_names(model)
     names = known if section.target == "all-linear" else section.target.split(",")
+    if not known:
+        raise ConfigError(f"LoRA finds no linear layer in the blocks of {type(model).__name__}; set --finetuning full")
     if strangers := sorted(set(names) - set(known)):
         raise ConfigError(f"lora.target: the model has no layer {quoted(strangers[0])}; it has {', '.join(known)}")
     shape: dict[str, Any] = {"r": section.rank, "lora_alpha": section.alpha, "lora_dropout": section.dropout}
     where = {"target_modules": names, "exclude_modules": beside, "layers_to_transform": layers}
-    return LoraConfig(**shape, **where, task_type=task)
+    try:
+        return get_peft_model(model, LoraConfig(**shape, **where, task_type=task))
+    except ValueError as error:  # Mamba's last projection
+        raise ConfigError(f"lora.target: {error}; set it to some of {','.join(known)}") from None
 
 
 def _linear_names(model: PreTrainedModel) -> tuple[list[str], str | None]:
@@ -134,10 +152,12 @@ def _linear_names(model: PreTrainedModel) -> tuple[list[str], str | None]:
     where these have such layers too. PEFT's own "all-linear" cannot be limited to some blocks.
     """
     from torch import nn
+    from transformers.pytorch_utils import Conv1D
 
     decoder = model.get_decoder()
     inside = next(name for name, module in model.named_modules() if module is decoder)
-    found = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and _BLOCK.search(name)]
+    linear = (nn.Linear, Conv1D)
+    found = [name for name, module in model.named_modules() if isinstance(module, linear) and _BLOCK.search(name)]
     below = [name for name in found if name.startswith(f"{inside}.")]
     beside = rf"(?!{re.escape(inside)}\.).*" if len(below) < len(found) else None
     return sorted({name.rsplit(".", 1)[1] for name in below}), beside
@@ -169,10 +189,17 @@ SAVING = ".saving-"
 
 def save_policy(policy: Any, tokenizer: PreTrainedTokenizerBase, files: ModelFiles, folder: Path) -> None:
     """Adapter or full model with the tokenizer, into an existing run folder; what names the files comes last."""
-    lora = {"selected_adapters": ["default"], "save_embedding_layers": False} if hasattr(policy, "peft_config") else {}
+    is_lora, brought = hasattr(policy, "peft_config"), _brings_embeddings(files.adapter)
+    lora = {"selected_adapters": ["default"], "save_embedding_layers": brought} if is_lora else {}
     with TemporaryDirectory(dir=folder, prefix=SAVING, ignore_cleanup_errors=True) as made:
         policy.save_pretrained(made, **lora)
         adopt(Path(made), tokenizer, files, folder)
+
+
+def _brings_embeddings(adapter: Path | None) -> bool:
+    """Whether the starting adapter holds embeddings beside its matrices, which the base has otherwise."""
+    names = tensor_heads(adapter / "adapter_model.safetensors") if adapter else ()
+    return any(VOCABULARY.search(name) and "lora_" not in name for name in names)
 
 
 def save_merged(policy: Any, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -213,14 +240,15 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raises ConfigError where the files that a checkpoint will hold do not make the base's tokenizer again. Says where
-    its template makes other prompts every day.
+    """Raises ConfigError where the files that a checkpoint will hold do not make the base's tokenizer again, or where
+    the model has no row for a token. Says where its template makes other prompts every day.
     """
     from transformers import AutoTokenizer
 
     if "strftime_now" in str(tokenizer.chat_template) and not getattr(tokenizer, KWARGS):
         say("train: the chat template writes the day's date; chat_template_kwargs may fix it (Llama's: date_string)")
     base = Path(tokenizer.name_or_path)
+    check_rows(tokenizer, text_config(read_json(base / "config.json")).get("vocab_size"), base)
     with TemporaryDirectory() as folder:
         copy_tokenizer(base, Path(folder))
         shutil.copyfile(base / "config.json", Path(folder) / "config.json")  # may name the tokenizer's class

@@ -21,7 +21,8 @@ from indexes.encoding.encoders import EncoderSpec
 from indexes.encoding.model_files import keep_promises, modules_of
 from indexes.encoding.runtimes import QueryBackend, check_backend, device_here, give_over, give_over_if_alike
 from steprag.console.progress import say
-from steprag.engines.pretrained import check_complete, loading
+from steprag.engines.pretrained import TO_COMPARE, check_complete, loading
+from steprag.engines.tensors import check_finite, unwrapped
 from steprag.engines.threads import one_load, spin_briefly
 from steprag.errors import ConfigError, RetrieverError
 
@@ -69,9 +70,10 @@ class Encoder:
         self.spec, self.device, self._told = spec, device, True
         with loading(folder):
             with one_load():
-                kwargs = {"use_safetensors": True, "dtype": getattr(torch, weights)}
-                self._model = _loaded(folder, spec, device, kwargs)
-            check_complete(self._model[0].model, folder, unread="pooler")
+                kwargs = {**TO_COMPARE, "dtype": getattr(torch, weights)}
+                self._model = _loaded(unwrapped(folder), spec, device, kwargs)
+            check_complete(self._model[0].model, folder, self._model.tokenizer, unread="pooler")
+            check_finite(folder, self._model.named_parameters())
             _check_length(self._model[0].model, spec)
             self._model.max_seq_length = spec.max_length
             tokenizer: Any = self._model.tokenizer

@@ -18,7 +18,8 @@ from indexes.encoding.encoders import find_encoder
 from indexes.encoding.model_files import config_hash, longest_text, model_config, weight_files
 from indexes.encoding.runtimes import device_here
 from indexes.ranking.rankings import named
-from steprag.engines.pretrained import check_complete, from_pretrained
+from steprag.engines.pretrained import from_pretrained
+from steprag.engines.tensors import unwrapped
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError
 from steprag.records.jsonl import files_hash, read_json, shaped
@@ -66,8 +67,7 @@ class M3Scorer:
 
         with one_load():
             self._tokenizer: Any = from_pretrained(AutoTokenizer, str(self._folder), local_files_only=True)
-            model = from_pretrained(AutoModel, str(self._folder), local_files_only=True)
-        check_complete(model, self._folder, unread="pooler")
+            model = from_pretrained(AutoModel, str(unwrapped(self._folder)), fresh="pooler", local_files_only=True)
         self._model, width = model.eval().float().to(self._device), model.config.hidden_size
         self._longest = longest_text(self._folder, model_config(self._folder)) or 512
         self._sparse, self._colbert = (linear_of(self._folder / head, width).to(self._device) for head in HEADS)
@@ -142,8 +142,7 @@ class LayerwiseScorer:
         with one_load():
             self._tokenizer: Any = from_pretrained(AutoTokenizer, str(self._folder), local_files_only=True)
             model = type("GraniteModel", (GraniteModel,), left_out)
-            model = from_pretrained(model, str(self._folder), local_files_only=True, config=config)
-        check_complete(model, self._folder)
+            model = from_pretrained(model, str(unwrapped(self._folder)), local_files_only=True, config=config)
         self._model = (model.float() if self._device == "cpu" else model).eval().to(self._device)
         for file in weight_files(self._folder):
             with safe_open(file, "pt") as weights:

@@ -27,7 +27,8 @@ from indexes.encoding.model_files import (
 from indexes.encoding.runtimes import device_here
 from indexes.ranking.rankings import named
 from steprag.console.progress import say
-from steprag.engines.pretrained import check_complete, loading
+from steprag.engines.pretrained import TO_COMPARE, check_complete, loading
+from steprag.engines.tensors import unwrapped
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import files_hash, read_json
@@ -68,16 +69,16 @@ class CrossEncoder:
             device = device_here(self._device)
             on_gpu = device != "cpu"
             self._model = Model(
-                str(self._folder),
+                str(unwrapped(self._folder)),
                 num_labels=len(self._labels) or 1,
                 device=device,
                 activation_fn=torch.nn.Identity(),  # a sigmoid would make ties of good passages
                 trust_remote_code=False,
                 local_files_only=True,
-                model_kwargs={"use_safetensors": True, "dtype": "auto" if on_gpu else torch.float32},
+                model_kwargs={**TO_COMPARE, "dtype": "auto" if on_gpu else torch.float32},
                 processor_kwargs={"chat_template": self._template} if self._template else None,
             )
-            check_complete(self._model.model, self._folder)
+            check_complete(self._model.model, self._folder, self._model.tokenizer)
             if on_gpu:
                 score_in_float32(self._model.model)
             longest, theirs = longest_text(self._folder, model_config(self._folder)), self._model.max_seq_length

@@ -15,7 +15,8 @@ from typing import Any
 from inference.predictions import predictions_file, read_predictions
 from inference.scoring.scores import Score
 from steprag.engines.models import embedded_encoder, sha256_of
-from steprag.engines.pretrained import HUB_ID, MODEL_FILES, fetched
+from steprag.engines.pretrained import HUB_ID, MODEL_FILES, fetched, from_pretrained
+from steprag.engines.tensors import unwrapped
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import file_hash, read_json, write_json
@@ -55,9 +56,9 @@ class BertScorer:
         folder = _folder(model)
         self._torch = torch
         with one_load():
-            self._model = AutoModel.from_pretrained(folder, use_safetensors=True, dtype=torch.float32).eval()
-            spaced = {"add_prefix_space": True} if self._model.config.model_type in SPACED else {}
-            self._tokens = AutoTokenizer.from_pretrained(folder, **spaced)
+            self._model = from_pretrained(AutoModel, str(unwrapped(folder)), fresh="pooler", dtype=torch.float32).eval()
+            spaced: dict[str, Any] = {"add_prefix_space": True} if self._model.config.model_type in SPACED else {}
+            self._tokens = from_pretrained(AutoTokenizer, str(folder), **spaced)
         layers = self._model.config.num_hidden_layers
         self._layer = layers if layer is None else layer
         if not 1 <= self._layer <= layers:

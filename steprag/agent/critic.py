@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from steprag.agent.checkpoints import check_use, stage_of, training_manifest
 from steprag.agent.profiles import PromptProfile
 from steprag.engines.models import ModelFiles, adapter_hash, resolve_model, weights_hash
-from steprag.engines.pretrained import from_pretrained, loading
+from steprag.engines.pretrained import adapted, from_pretrained
 from steprag.engines.threads import one_load, spin_briefly
 from steprag.engines.tokens import prompt_tokens, reply_tokens
 from steprag.engines.weights import base_weights, load_tokenizer
@@ -106,14 +106,9 @@ class Critic:
 def _loaded(checkpoint: CriticFiles) -> Any:
     with one_load():
         import torch
-        from peft import PeftModel
-        from transformers import AutoModelForSequenceClassification, logging
+        from transformers import AutoModelForSequenceClassification
 
         files, dtype = checkpoint.files, torch.bfloat16 if checkpoint.bf16 else torch.float32
-        logging.set_verbosity_error()  # it would say that the head is not in the base
         model: Any = from_pretrained(AutoModelForSequenceClassification, base_weights(files), dtype=dtype, num_labels=1,
-                                     attn_implementation="sdpa")  # fmt: skip
-        if files.adapter is None:
-            return model
-        with loading(files.adapter):
-            return PeftModel.from_pretrained(model, str(files.adapter))
+                                     fresh="score." if files.adapter else None)  # fmt: skip
+        return adapted(model, files.adapter) if files.adapter else model

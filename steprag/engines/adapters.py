@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steprag.engines.headers import gguf_values
-from steprag.engines.models import ModelFiles, adapter_base, adapter_config, cache_dir, resolve_model
-from steprag.engines.pretrained import loading
+from steprag.engines.models import ATLAS, ModelFiles, adapter_base, adapter_config, cache_dir, resolve_model
+from steprag.engines.pretrained import adapted, loading
+from steprag.engines.threads import one_load
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import read_json, shaped
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _FORMAT = "1"  # part of the cache key; raise it when the output changes
 _ARCHITECTURES = ("llama", "qwen2")
 _ROTARY = ("self_attn.q_proj", "self_attn.k_proj")
+_MOST_BLOCKS = 1000  # the deepest models have some 130
 _MOST = 1e6  # no adapter's alpha; what GGUF keeps it in ends at 3.4e38
 _MODULES = {
     "self_attn.q_proj": "attn_q",
@@ -46,15 +48,20 @@ _TENSOR = re.compile(r"base_model\.model\.model\.layers\.(\d+)\.([\w.]+?)\.lora_
 
 @dataclass(frozen=True)
 class BaseShape:
-    """What the conversion must know of the base model: `heads` and `kv_heads` order the rows of q and k."""
+    """What the conversion must know of the base model: `heads` and `kv_heads` order the rows of q and k. `inner`: the
+    width of a block's linear layers between; `head`: that of a head, None where it is hidden / heads.
+    """
 
     architecture: str
     heads: int
     kv_heads: int
     hidden: int
+    inner: int
+    blocks: int
+    head: int | None = None
 
 
-_EMBEDDED_SHAPE = BaseShape("llama", 9, 3, 576)  # the file is pinned; reading its header takes seconds
+_EMBEDDED_SHAPE = BaseShape("llama", 9, 3, 576, 1536, 30)  # the file is pinned; reading its header takes seconds
 
 
 def gguf_adapter(folder: Path, base: ModelFiles | None = None) -> Path:
@@ -72,6 +79,23 @@ def gguf_adapter(folder: Path, base: ModelFiles | None = None) -> Path:
     if not target.is_file():
         _write(target, folder, config, shape)
     return target
+
+
+def _check_on(shape: BaseShape, folder: Path) -> None:
+    """Raises ConfigError where the adapter's tensors are not those of a base of this shape, made without numbers."""
+    if not 0 < shape.blocks <= _MOST_BLOCKS:
+        raise ConfigError(f"{folder}: its base says that it has {shape.blocks} blocks; fetch or convert the base again")
+    with one_load(), loading(folder):
+        import torch
+        from transformers import AutoConfig, AutoModelForCausalLM
+
+        sizes = {"hidden_size": shape.hidden, "intermediate_size": shape.inner, "num_hidden_layers": shape.blocks}
+        heads = {"num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads}
+        own = {"head_dim": shape.head} if shape.head else {}
+        config = AutoConfig.for_model(shape.architecture, vocab_size=8, **sizes, **heads, **own)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        adapted(model, folder, low_cpu_mem_usage=True)
 
 
 def lora_rank(folder: Path) -> int:
@@ -108,15 +132,18 @@ def _gguf_shape(path: Path) -> BaseShape:
     fields = gguf_values(path, lambda key: not key.startswith("tokenizer."))
     with shaped(path, remedy="fetch or convert it again"):
         architecture = str(fields["general.architecture"])
-        names = ("attention.head_count", "attention.head_count_kv", "embedding_length")
-        heads, kv_heads, width = (int(fields[f"{architecture}.{name}"]) for name in names)
-        return BaseShape(architecture, heads, kv_heads, width)
+        names = ("attention.head_count", "attention.head_count_kv", "embedding_length", "feed_forward_length",
+                 "block_count")  # fmt: skip
+        heads, kv_heads, width, inner, blocks = (int(fields[f"{architecture}.{name}"]) for name in names)
+        head = fields.get(f"{architecture}.attention.key_length")
+        return BaseShape(architecture, heads, kv_heads, width, inner, blocks, head)
 
 
 def _hf_shape(config: dict[str, Any]) -> BaseShape:
     heads = int(config["num_attention_heads"])
     kv_heads = int(config.get("num_key_value_heads") or heads)
-    return BaseShape(str(config["model_type"]), heads, kv_heads, int(config["hidden_size"]))
+    width, inner, blocks = (int(config[name]) for name in ("hidden_size", "intermediate_size", "num_hidden_layers"))
+    return BaseShape(str(config["model_type"]), heads, kv_heads, width, inner, blocks, config.get("head_dim"))
 
 
 def _refuse_what_gguf_cannot_say(folder: Path, config: dict[str, Any]) -> None:
@@ -146,6 +173,8 @@ def _key(folder: Path, shape: BaseShape) -> str:
 
 def _write(target: Path, folder: Path, config: dict[str, Any], shape: BaseShape) -> None:
     tensors, alpha = _converted(folder, shape), _alpha(folder, config)
+    if folder.parent != ATLAS:  # those are known, and PEFT takes seconds to import
+        _check_on(shape, folder)
     with written_gguf(target, shape.architecture) as writer:
         writer.add_string("general.type", "adapter")
         writer.add_string("adapter.type", "lora")
@@ -198,9 +227,6 @@ def _converted(folder: Path, shape: BaseShape) -> dict[str, np.ndarray]:
         heads = shape.heads if module.endswith("q_proj") else shape.kv_heads
         if rows.ndim != 2 or (side == "B" and module in _ROTARY and rows.shape[0] % (2 * heads)):
             raise ConfigError(f"{folder} cannot become a GGUF adapter: {name} has the shape {tuple(rows.shape)}")
-        if side == "A" and module == "self_attn.q_proj" and rows.shape[1] != shape.hidden:
-            # The last chance to see an adapter of another base: llama.cpp's own complaint names tensors only.
-            raise ConfigError(f"{folder} was made for a model of width {rows.shape[1]}, not {shape.hidden}")
         if side == "B" and shape.architecture == "llama" and module in _ROTARY:
             rows = permute_rows(rows, heads)
         converted[f"blk.{layer}.{_MODULES[module]}.weight.lora_{side.lower()}"] = rows

@@ -86,8 +86,11 @@ _LONGEST = 100_000_000
 _DAMAGED = "the file is damaged or no safetensors file: fetch or save it again"
 
 
-def check_tensors(path: Path) -> None:
-    """Raises DataError where a file is no safetensors file, ends early, or holds no tensor."""
+def tensor_heads(path: Path) -> dict[str, Any]:
+    """A safetensors file's header: tensor name → {"dtype", "shape", "data_offsets"}; `__metadata__` may stand beside.
+
+    Raises DataError where a file is no safetensors file, ends early, or holds no tensor.
+    """
     size = path.stat().st_size
     with path.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
@@ -103,6 +106,7 @@ def check_tensors(path: Path) -> None:
         raise DataError(path, "its header does not fit its size", remedy=_DAMAGED)
     if not tensors:
         raise DataError(path, "it holds no tensors", remedy=_DAMAGED)
+    return header
 
 
 def _end(tensor: Any) -> int | None:

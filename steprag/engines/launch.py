@@ -163,7 +163,7 @@ def _vllm(spec: EngineSpec, files: ModelFiles, more: dict[str, Path]) -> EngineC
 def _vllm_model(files: ModelFiles, more: Mapping[str, Path]) -> tuple[str, list[str]]:
     """The base, and the options that name it and its adapters."""
     from steprag.engines.adapters import lora_rank
-    from steprag.engines.weights import base_weights
+    from steprag.engines.weights import base_weights, check_weights
 
     options = ["--served-model-name", files.name]
     adapters = {**({files.label: files.adapter} if files.adapter else {}), **more}
@@ -176,10 +176,10 @@ def _vllm_model(files: ModelFiles, more: Mapping[str, Path]) -> tuple[str, list[
         named = [json.dumps({"name": name, "path": str(path)}) for name, path in adapters.items()]
         options += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", *named]
         options += ["--max-loras", str(len(named))] if more else []  # of one batch; vLLM's own default is 1
-        if (
-            files.adapter and (files.adapter / "generation_config.json").is_file()
-        ):  # where replies end; the base may not know
+        # where replies end; the base may not know
+        if files.adapter and (files.adapter / "generation_config.json").is_file():
             options += ["--generation-config", str(files.adapter)]
+    check_weights(files, *more.values())
     return base_weights(files), options
 
 

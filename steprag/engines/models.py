@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from steprag.config.sections import EMBEDDED as EMBEDDED
-from steprag.engines.headers import check_tensors
+from steprag.engines.cache import cache_dir as cache_dir
+from steprag.engines.headers import tensor_heads
 from steprag.engines.pretrained import HUB_ID, check_pulled, fetched
+from steprag.engines.tensors import is_text_alone, say_once, unwrapped
+from steprag.engines.vocabulary import compare_tokenizers
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_json
 from steprag.records.sealed import check_model
@@ -66,17 +68,6 @@ class ModelFiles:
     def label(self) -> str:
         """The name for manifests and for the `model` field of a request: base, and adapter if there is one."""
         return f"{self.name}+{self.adapter.name}" if self.adapter else self.name
-
-
-def cache_dir() -> Path:
-    """Folder for converted weights and logs: $STEPRAG_CACHE, else $XDG_CACHE_HOME/steprag, else ~/.cache/steprag."""
-    if own := os.environ.get("STEPRAG_CACHE"):
-        return Path(own)
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(xdg) if xdg else Path.home() / ".cache") / "steprag"
-    except RuntimeError:  # a user whom the system has no home of, as in some containers
-        raise ConfigError("no home folder for the cache: set STEPRAG_CACHE to a folder that may be written") from None
 
 
 def shipped_adapters(home: Path = ATLAS) -> dict[str, Path]:
@@ -258,10 +249,14 @@ def _adapter(path: Path, base: ModelFiles) -> Path:
         raise ConfigError(f"{path} is no adapter: it needs adapter_config.json (a PEFT folder) or the ending .gguf")
     if not (path / "adapter_model.safetensors").is_file():
         raise ConfigError(f"{path} has no adapter_model.safetensors; pickled adapters are not loaded: save it again")
-    check_tensors(path / "adapter_model.safetensors")  # one without any would be served as if it were an adapter
+    tensor_heads(path / "adapter_model.safetensors")  # one without any would be served as if it were an adapter
     check_model(path)
     _check_base(path, base)
-    return path.resolve()
+    written = cache_dir() / "weights" / EMBEDDED  # as trainers were given it: read faster than a GGUF file
+    if beside := written if base.embedded and (written / "tokenizer.json").is_file() else base.hf or base.gguf:
+        compare_tokenizers(path, beside)
+    config = read_json(base.hf / "config.json") if base.hf else {}
+    return unwrapped(path.resolve(), adapter=True, text_alone=base.hub is None and is_text_alone(config))
 
 
 def _check_base(adapter: Path, base: ModelFiles) -> None:
@@ -274,6 +269,23 @@ def _check_base(adapter: Path, base: ModelFiles) -> None:
         raise ConfigError(f"{adapter} was made for {named} (width {width}), not for {base.name} (width {expected})")
     if base.embedded and not _is_embedded(str(named)) and "smollm2-135m-instruct" not in str(named).lower():
         raise ConfigError(f"{adapter} was made for {named}, not for {base.name}; give that base with --model")
+    if not base.embedded and _is_another(str(named), base):
+        say_once(f"warning: {adapter} was made for {named} and is put on {base.hf or base.name}: other weights, or the "
+                 "same elsewhere")  # fmt: skip
+
+
+def _is_another(named: str, base: ModelFiles) -> bool:
+    """Whether the base that an adapter names is another one: by its weights where both are here, else by name, which
+    may have been shortened in a GGUF file's.
+    """
+    here = Path(named)
+    if base.hf and (here / "config.json").is_file():
+        return not here.samefile(base.hf) and weights_hash(ModelFiles(here.name, hf=here)) != weights_hash(base)
+    theirs, ours = (
+        parts[1].rpartition("--")[2] if (parts := _IN_HUB_CACHE.search(name)) else re.split(r"[/\\]", name)[-1]
+        for name in (named, str(base.hf or base.name))
+    )
+    return theirs.lower() not in ours.lower() if base.gguf else theirs.lower() != ours.lower()
 
 
 def _quiet_base(name: str) -> ModelFiles | None:

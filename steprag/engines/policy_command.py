@@ -85,7 +85,10 @@ def _convert(args: argparse.Namespace) -> int:
 
 
 def _weights(args: argparse.Namespace) -> int:
-    from steprag.engines.weights import hf_weights
+    from steprag.engines.weights import base_weights, check_weights, hf_weights
 
-    sys.stdout.write(f"{hf_weights(args.model, args.out)}\n")
+    files = resolve_model(args.model)
+    if files.hf:
+        check_weights(files)
+    sys.stdout.write(f"{base_weights(files) if files.hf else hf_weights(args.model, args.out)}\n")
     return 0

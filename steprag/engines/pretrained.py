@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import re
 import shutil
 import struct
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from steprag.engines.tensors import check_finite, check_taken, untied
+from steprag.engines.threads import one_load
 from steprag.engines.tokenizer_probe import problem_of
+from steprag.engines.vocabulary import check_rows
 from steprag.errors import NO_ROOM, ConfigError, StepragError, quoted
+from steprag.records.jsonl import read_json
 
+VOCABULARY = re.compile(r"embed|wte|lm_head")
+"""In the names of tensors with a row for each token."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TOKENIZER_FILES = (
     "tokenizer*.json", "tekken.json", "special_tokens_map.json", "added_tokens.json", "normalizer.json", "vocab.*",
@@ -34,19 +42,106 @@ MODEL_FILES = ("*.json", "*.safetensors", *TOKENIZER_FILES)
 """What a language model's folder is read from: no code and no pickle."""
 
 
-def from_pretrained(auto: Any, source: str, **options: Any) -> Any:
+TO_COMPARE = {"use_safetensors": True, "ignore_mismatched_sizes": True}
+"""What transformers is asked, by way of another library too: a shape that does not fit is for `check_taken` to name."""
+
+
+def from_pretrained(auto: Any, source: str, *, fresh: str | None = None, **options: Any) -> Any:
     """`auto.from_pretrained(source)` for one of transformers' Auto classes, with `trust_remote_code=False`.
 
     Said outright: left open, transformers asks on standard input whether it may run the folder's Python files. Model
-    classes also get `use_safetensors=True`. Raises ConfigError, with the source's name, for what cannot be loaded so.
+    classes also get `use_safetensors=True`, and their weights are compared (`check_taken`, `check_finite`), but for
+    those whose names have `fresh` in them. Raises ConfigError, with the source's name, for what cannot be loaded so.
     """
-    file = Path(source) / "tokenizer.json"
-    if auto.__name__.endswith("Tokenizer") and file.is_file() and (problem := problem_of(file)):
-        raise ConfigError(f"{source} cannot be loaded: its tokenizer.json {problem}; give another model")
-    if not auto.__name__.endswith(("Tokenizer", "Config")):
-        options = {"use_safetensors": True, **options}
-    with loading(source):
-        return auto.from_pretrained(source, trust_remote_code=False, **options)
+    if auto.__name__.endswith(("Tokenizer", "Config")):
+        file = Path(source) / "tokenizer.json"
+        if auto.__name__.endswith("Tokenizer") and file.is_file() and (problem := problem_of(file)):
+            raise ConfigError(f"{source} cannot be loaded: its tokenizer.json {problem}; give another model")
+        with loading(source):
+            return auto.from_pretrained(source, trust_remote_code=False, **options)
+    options = {**TO_COMPARE, "output_loading_info": True, **options}
+    with loading(source), _unreported():
+        model, info = auto.from_pretrained(source, trust_remote_code=False, **options)
+    _check_loaded(model, info, source, fresh)
+    return model
+
+
+@contextmanager
+def _unreported() -> Iterator[None]:
+    """A block whose library says nothing of the weights that it loads: what is amiss is compared here."""
+    logger = logging.getLogger("transformers")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def adapted(model: Any, folder: Path, **options: Any) -> Any:
+    """The model under PEFT's adapter in `folder`, compared as in `from_pretrained`. Raises ConfigError."""
+    from peft import PeftModel
+
+    with loading(folder), _unreported():
+        policy = PeftModel.from_pretrained(model, str(folder), ignore_mismatched_sizes=True, **options)
+    check_adapted(policy, folder)
+    return policy
+
+
+def check_adapted(policy: Any, folder: Path, fresh: str | None = None) -> None:
+    """Raises ConfigError where the tensors in `folder` are not those of the PEFT model's adapter."""
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    with loading(folder):
+        found = load_file(folder / "adapter_model.safetensors")
+    wanted = get_peft_model_state_dict(policy, save_embedding_layers=False)
+    there = {**policy.state_dict(), **wanted}
+    shapes = [(name, one.shape, there[name].shape) for name, one in found.items()
+              if name in there and there[name].shape != one.shape]  # fmt: skip
+    named = policy.peft_config["default"].base_model_name_or_path
+    remedy = f"give the base that it was made for ({named}), or save the adapter again"
+    if shapes and all(VOCABULARY.search(name) for name, *_ in shapes):
+        remedy = "its vocabulary is another one: merge it into its base, resized (PEFT's merge_and_unload); give that"
+    what = f"{type(policy.get_base_model()).__name__} under its adapter_config.json"
+    missing = [name for name in wanted if name not in found]
+    check_taken(folder, what, missing=missing, unread=found.keys() - there.keys(), shapes=shapes, fresh=fresh,
+                remedy=remedy)  # fmt: skip
+    check_finite(folder, found.items())
+
+
+def _check_loaded(model: Any, info: Any, source: object, fresh: str | None) -> None:
+    """Compares what was loaded with what the model has (`steprag.engines.tensors`). Raises ConfigError."""
+    parts = {name for name, _ in model.named_children()} | {model.base_model_prefix}
+    packed = getattr(getattr(model, "hf_quantizer", None), "pre_quantized", False)  # the quantiser's own tensors
+    order = {name: place for place, name in enumerate(model.state_dict())}
+    missing = sorted(info["missing_keys"], key=lambda name: order.get(name, len(order)))
+    check_taken(source, type(model).__name__, missing=missing, shapes=info["mismatched_keys"],
+                unread=() if packed else info["unexpected_keys"], parts=parts, fresh=fresh)  # fmt: skip
+    _check_numbers(model, source)
+
+
+def _check_numbers(model: Any, source: object) -> None:
+    """Raises ConfigError for NaN and infinity, and for a head that differs from the embeddings that are to be it."""
+    head = model.get_output_embeddings() if _ties(model) else None
+    if head is not None and not head.weight.is_meta and head.weight is not model.get_input_embeddings().weight:
+        raise untied(source)
+    check_finite(source, model.named_parameters())
+
+
+def _ties(model: Any) -> bool:
+    """Whether config.json says, for all of the model and for its text part, that the head is the embeddings."""
+    return all(getattr(one, "tie_word_embeddings", False) for one in (model.config, model.config.get_text_config()))
+
+
+def tied_names(model: Any) -> set[str]:
+    """Names of the embeddings and the head of a model whose config.json ties them; no name of other models."""
+    if not _ties(model):
+        return set()
+    same = [part for part in (model.get_input_embeddings(), model.get_output_embeddings()) if part is not None]
+    return {f"{name}.weight" for name, module in model.named_modules() if module in same}
 
 
 class loading(AbstractContextManager[None]):
@@ -97,17 +192,19 @@ def _is_missing(module: str) -> bool:
     return package != "" and importlib.util.find_spec(package) is None
 
 
-def check_complete(model: Any, source: object, unread: str | None = None) -> None:
-    """Raises ConfigError where the files lack weights of a loaded transformers model, which it then makes up at random.
-
-    `unread`: a part of the names of weights that nobody reads.
+def check_complete(model: Any, source: object, tokenizer: Any, unread: str | None = None) -> None:
+    """Raises ConfigError where the weights of a model that another library loaded are not those of its files, or not
+    those of its tokenizer. `unread`: a part of the names of weights that nobody reads.
     """
-    weights = dict(model.named_parameters())
-    made_up = [name for name, weight in weights.items() if not getattr(weight, "_is_hf_initialized", False)]
-    lacking = [name for name in made_up if unread is None or unread not in name]
-    if lacking and len(made_up) < len(weights):  # all: this version of transformers marks none
-        raise ConfigError(f"{source} lacks {len(lacking)} weights of its architecture ({lacking[0]}, …): it needs code"
-                          " of its own, or is not whole; give another model or copy it again")  # fmt: skip
+    place, kind = Path(model.name_or_path), model.config.model_type
+    below = (file.parent for file in sorted(place.glob("*/config.json")) if read_json(file).get("model_type") == kind)
+    if place.is_dir() and not any(place.glob("*.safetensors")):  # sentence-transformers may have it in a folder below
+        place = next(below, place)
+    if getattr(model, "hf_quantizer", None) is None:  # its quantiser knows names of its own
+        with one_load():
+            from_pretrained(type(model), str(place), fresh=unread, config=model.config, device_map="meta")
+    _check_numbers(model, source)
+    check_rows(tokenizer, getattr(model.config.get_text_config(), "vocab_size", None), source)
 
 
 def check_pulled(files: Iterable[Path]) -> None:

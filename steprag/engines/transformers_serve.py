@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from steprag.engines.launch import ENGINE_KEY
+from steprag.engines.pretrained import check_complete
 from steprag.engines.templates import SYSTEM_ROLE, Takes, as_parts, trial
 from steprag.engines.tokens import frame_of, prompt_tokens
 from steprag.errors import ConfigError
@@ -84,7 +85,10 @@ def ending_turns(load: Callable[..., tuple[Any, Any]]) -> Callable[..., tuple[An
 
     def loaded(*given: Any, **options: Any) -> tuple[Any, Any]:
         model, processor = load(*given, **options)
-        stop_at_turns(model, getattr(processor, "tokenizer", processor))
+        tokenizer = getattr(processor, "tokenizer", processor)
+        if not getattr(model, "_hf_peft_config_loaded", False):  # `steprag.engines.weights` has checked an adapter
+            check_complete(model, model.name_or_path, tokenizer)
+        stop_at_turns(model, tokenizer)
         if not hasattr(processor, "tokenizer"):  # a processor is given parts already
             render_as_trained(processor)
         return model, processor

@@ -11,29 +11,37 @@ import contextlib
 import hashlib
 import io
 import shutil
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import filelock
-
 from steprag.engines.adapters import written_gguf
+from steprag.engines.cache import cache_dir
+from steprag.engines.cache import made_once as made_once
 from steprag.engines.headers import gguf_values
 from steprag.engines.models import (
     EMBEDDED,
     GGUF_SHA256,
     ModelFiles,
     adapter_hash,
-    cache_dir,
     embedded_gguf,
     hub_revision,
     resolve_model,
     sha256_of,
     weights_hash,
 )
-from steprag.engines.pretrained import MODEL_FILES, TOKENIZER_FILES, copy_tokenizer, fetched, from_pretrained, loading
+from steprag.engines.pretrained import (
+    MODEL_FILES,
+    TOKENIZER_FILES,
+    adapted,
+    copy_tokenizer,
+    fetched,
+    from_pretrained,
+    loading,
+    tied_names,
+)
 from steprag.engines.templates import KWARGS
+from steprag.engines.tensors import check_stored, unwrapped
 from steprag.engines.threads import fast_dtype, one_load
 from steprag.engines.tokens import write_stops
 from steprag.errors import ConfigError
@@ -68,7 +76,9 @@ def hf_weights(model: str | Path, out: Path | None = None) -> Path:
 
 def base_weights(files: ModelFiles) -> str:
     """What vLLM or transformers load as the base: a folder, or a hub id that they fetch."""
-    return files.hub or str(hf_weights(EMBEDDED if files.embedded else str(files.hf or files.gguf)))
+    if files.hub:
+        return files.hub
+    return str(unwrapped(hf_weights(EMBEDDED if files.embedded else str(files.hf or files.gguf))))
 
 
 def tokenizer_folder(files: ModelFiles) -> Path:
@@ -109,10 +119,11 @@ def transformers_folder(files: ModelFiles) -> str:
     An adapter folder alone has no `config.json`, which that server reads first; with one beside the adapter it wants
     the base's weights there too. What follows an @ in a path it takes for a revision, so such a folder is joined, too.
     """
-    if files.adapter is None and "@" not in (given := base_weights(files)):
-        return given
     if files.adapter and files.adapter.suffix == ".gguf":
         raise ConfigError(f"transformers needs a PEFT adapter; {files.adapter} is a GGUF one")
+    check_weights(files)
+    if files.adapter is None and "@" not in (given := base_weights(files)):
+        return given
     base, adapter = _base_folder(files), files.adapter
     # Named by both paths: two runs may each hold a "checkpoint-100".
     key = hashlib.sha256(f"{base}\n{adapter}".encode()).hexdigest()[:16]
@@ -127,6 +138,7 @@ def merged_folder(files: ModelFiles) -> str:
     Raises ConfigError for an adapter that is not PEFT's.
     """
     if files.adapter is None:
+        check_weights(files)
         return base_weights(files)
     if files.adapter.suffix == ".gguf":
         raise ConfigError(f"{files.adapter} cannot be merged here; give the PEFT folder that it was made from")
@@ -137,6 +149,26 @@ def merged_folder(files: ModelFiles) -> str:
     key = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     target = cache_dir() / "merged" / f"{files.label}-{key}"
     return str(made_once(target, lambda folder: _merge(base, adapter, dtype, folder), current=Path.is_dir))
+
+
+def check_weights(files: ModelFiles, *more: Path) -> None:
+    """For engines and trainers that load by themselves: raises ConfigError where the base's tensors are not those of
+    its config.json, or an adapter's (that of `files`, and `more`) not those of the base.
+
+    A base that is fetched or quantised is left to them: its files, or its packages, may be theirs alone.
+    """
+    base = base_weights(files)
+    if files.hub or "quantization_config" in read_json(Path(base, "config.json")):
+        return
+    with one_load():
+        from transformers import AutoModelForCausalLM
+
+        model = from_pretrained(AutoModelForCausalLM, base, device_map="meta")
+        tied = tied_names(model)
+        for adapter in filter(None, (files.adapter, *more)):
+            policy = adapted(model, adapter, low_cpu_mem_usage=True)
+            model = getattr(policy, "unload", policy.get_base_model)()  # one of prompts alone has nothing to unload
+    check_stored(Path(base), tied)
 
 
 def _base_folder(files: ModelFiles) -> Path:
@@ -154,12 +186,10 @@ def _merge(base: Path, adapter: Path, dtype: str, folder: Path) -> None:
     """Summed in float32, rounded once at the end."""
     with one_load():
         import torch
-        from peft import PeftModel
         from transformers import AutoModelForCausalLM
 
         model = from_pretrained(AutoModelForCausalLM, str(base), dtype=torch.float32)
-        with loading(adapter):
-            merged: Any = PeftModel.from_pretrained(model, str(adapter)).merge_and_unload()
+        merged: Any = adapted(model, adapter).merge_and_unload()
         merged.to(getattr(torch, dtype)).save_pretrained(folder)
     copy_tokenizer(base, folder)
     _write_ends(base, adapter, folder)
@@ -204,32 +234,6 @@ def _is_current(folder: Path) -> bool:
 
 def _manifest() -> dict[str, Any]:
     return {"format": _FORMAT, "model": EMBEDDED, "gguf_sha256": GGUF_SHA256}
-
-
-def made_once(target: Path, fill: Callable[[Path], None], *, current: Callable[[Path], bool]) -> Path:
-    """`target`, as `fill` writes it where it is not current: whole or not at all, by one process at a time.
-
-    A second process reuses the folder and never replaces files in use.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(target.parent / f".{target.name}.lock"):
-        if not current(target):
-            _replaced(target, fill)
-    return target
-
-
-def _replaced(target: Path, fill: Callable[[Path], None]) -> None:
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
-        shutil.copymode(target.parent, temporary)
-        fill(temporary)
-        if target.exists():
-            stale = Path(tempfile.mkdtemp(prefix=".stale-", dir=target.parent))
-            target.rename(stale / target.name)
-            shutil.rmtree(stale, ignore_errors=True)
-        temporary.rename(target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _write_hf(gguf: Path, folder: Path) -> None:

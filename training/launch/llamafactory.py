@@ -23,7 +23,7 @@ import yaml
 
 from steprag.console.progress import Progress
 from steprag.engines.outlive_guard import running
-from steprag.engines.weights import base_weights
+from steprag.engines.weights import base_weights, check_weights
 from steprag.errors import TrainingError
 from steprag.records.jsonl import parse_line, read_json, written_whole
 from training.job import Job, Outcome, finite, last_checkpoint, reason, scores, trainer_arguments
@@ -40,6 +40,7 @@ DEEPSPEED = Path(__file__).parents[2] / "configs" / "training" / "deepspeed"
 def train(job: Job) -> Outcome:
     """Writes tokens and YAML below CKPT/llamafactory, runs the trainer on them, and takes over what it made."""
     command = executable(job.config)
+    check_weights(job.files)
     work = job.run.path / "llamafactory"
     checkpoint = last_checkpoint(job.checkpoints)
     if checkpoint:

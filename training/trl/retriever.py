@@ -22,7 +22,8 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 
 from steprag.console.progress import say
 from steprag.engines.models import embedded_encoder
-from steprag.engines.pretrained import HUB_ID, MODEL_FILES, check_complete, fetched, loading
+from steprag.engines.pretrained import HUB_ID, MODEL_FILES, TO_COMPARE, check_complete, fetched, loading
+from steprag.engines.tensors import check_finite, unwrapped
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import existing, file_hash, files_hash, read_records, read_value, shaped
@@ -151,9 +152,13 @@ def load(folder: Path, config: TrainConfig) -> SentenceTransformer:
     """The encoder with the prompts that it is trained with, which its checkpoint keeps."""
     with one_load(), loading(folder):
         model = SentenceTransformer(
-            str(folder), trust_remote_code=False, local_files_only=True, model_kwargs={"use_safetensors": True}
+            str(unwrapped(folder)),
+            trust_remote_code=False,
+            local_files_only=True,
+            model_kwargs=dict(TO_COMPARE),
         )
-    check_complete(cast(Any, model[0]).model, folder, unread="pooler")
+    check_complete(cast(Any, model[0]).model, folder, model.tokenizer, unread="pooler")
+    check_finite(folder, model.named_parameters())
     given, said = config.encoder, model.prompts
     query = said.get("query", "") if given.query_prefix is None else given.query_prefix
     passage = said.get("document") or said.get("passage", "") if given.passage_prefix is None else given.passage_prefix

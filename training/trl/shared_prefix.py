@@ -10,6 +10,7 @@ so are loss and gradients, up to rounding.
 
 from __future__ import annotations
 
+import inspect
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -133,6 +134,9 @@ def sharing(model: Any, budget: int) -> Iterator[SharedPrefix]:
         raise ConfigError(f"share_prefix is not for {what}; set --share_prefix false")
     backbone = causal.base_model
     original = backbone.forward
+    if "position_ids" not in inspect.signature(original).parameters:
+        raise ConfigError(f"share_prefix is not for {type(causal).__name__}, which counts places itself; set "
+                          "--share_prefix false")  # fmt: skip
     window = None if getattr(text, "layer_types", None) else getattr(text, "sliding_window", None)
     backbone.forward = shared = SharedPrefix(original, budget, window)
     try:
