@@ -68,7 +68,7 @@ case $level in
         alone -m engine "$@" ;;
 esac
 if [ "$level" != quick ]; then  # known holes of what is pinned; where no database can be reached, that is said
-    audit=$(.venv/bin/python -m pip_audit -r requirements.txt --no-deps --disable-pip 2>&1) && clean=1 || clean=0
+    audit=$(timeout 120 .venv/bin/python -m pip_audit -r requirements.txt --no-deps --disable-pip 2>&1) && clean=1 || clean=0
     unknown=$(grep -c "could not be audited" <<< "$audit") || true
     if grep -q "^Name .*ID" <<< "$audit"; then
         echo "$audit"
@@ -76,7 +76,7 @@ if [ "$level" != quick ]; then  # known holes of what is pinned; where no databa
     elif [ $clean = 1 ]; then
         echo "pip-audit: no known holes; $unknown of $(grep -c == requirements.txt) packages are not in its database"
     else
-        echo "pip-audit: not done, it is not installed or its database is out of reach: $(tail -n 1 <<< "$audit")"
+        echo "pip-audit: not done, its database is out of reach: $(tail -n 1 <<< "$audit")"
     fi
 fi
 if [ "$level" = long ]; then

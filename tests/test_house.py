@@ -112,6 +112,12 @@ def test_arrays_are_loaded_without_pickles() -> None:
                 assert "allow_pickle=False" in ast.unparse(call), f"{name}:{call.lineno}"
 
 
+def test_texts_are_normalised_in_linear_time() -> None:
+    files = {name for name, tree in modules().items() for node in ast.walk(tree)
+             if isinstance(node, ast.Attribute) and ast.unparse(node) == "unicodedata.normalize"}  # fmt: skip
+    assert files == {"steprag.records.normal_form"}
+
+
 def test_a_class_name_stands_once() -> None:
     classes = (node.name for tree in modules().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     assert [name for name, count in Counter(classes).items() if count > 1] == []
