@@ -20,6 +20,7 @@ from data_generation.expand import Searcher, make_searcher
 from data_generation.growth import SearchTree, finished, root_only
 from data_generation.search import run_wave
 from data_generation.stopping import verdict
+from preference.view_rewards import rule_names
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.config.load import load_config
@@ -136,7 +137,7 @@ def test_a_tree_by_pointer_searched_filtered_coloured_and_replayed(browser: Brow
         expect(page.locator(".node-pane .facts")).to_contain_text("reward")
         page.click("text=Rewards under every rule")
         page.wait_for_selector(".every-rule tbody tr")
-        assert page.locator(".every-rule tbody tr").count() == 9
+        assert page.locator(".every-rule tbody tr").count() == len(rule_names())
         page.locator(".replay input").evaluate("(e) => { e.value = 4; e.dispatchEvent(new Event('input')); }")
         assert page.inner_text(".replay-words") == "5 of 41"
         assert page.locator("#steps .row").count() == 5

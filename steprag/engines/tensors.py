@@ -40,10 +40,14 @@ _FEW_BITS = re.compile(r"\.(?:weight|bias) (?:[IU]\d+|F4|F[68]_\w+)$")
 _INDEX = "model.safetensors.index.json"
 _QUANTISED = "they look quantised: add the quantization_config that belongs to them to config.json"
 _HINTS = {
-    r"qweight|qzeros|g_idx|\.scales|SCB|absmax|quant_map|quant_state|weight_scale|weight_packed": _QUANTISED,
-    r"lora_[AB]|base_layer": "they hold an adapter: merge it first (PEFT's merge_and_unload)",
-    r"flat_param": "they are FSDP's shards: save its full state dict",
-    r"^(?:lm_head|embed_out)\.weight$": "set tie_word_embeddings in config.json where the embeddings are its head, too",
+    re.compile(
+        r"qweight|qzeros|g_idx|\.scales|SCB|absmax|quant_map|quant_state|weight_scale|weight_packed"
+    ): _QUANTISED,
+    re.compile(r"lora_[AB]|base_layer"): "they hold an adapter: merge it first (PEFT's merge_and_unload)",
+    re.compile(r"flat_param"): "they are FSDP's shards: save its full state dict",
+    re.compile(
+        r"^(?:lm_head|embed_out)\.weight$"
+    ): "set tie_word_embeddings in config.json where the embeddings are its head, too",
 }
 _REMEDY = "give the folder as save_pretrained writes it, with the config.json of these weights"
 _said: set[str] = set()
@@ -116,7 +120,7 @@ def _plain_name(name: str, adapter: bool, text_alone: bool) -> str:
     name = _AROUND.sub("", name)
     if not adapter or "." not in name or name.startswith("base_model."):  # of prompt tuning, and VeRA's shared ones
         return name
-    name = re.sub(r"(lora_\w+)\.default\b", r"\1", name)
+    name = re.sub(r"(?<!\w)(lora_\w+)\.default\b", r"\1", name)
     name = re.sub(r"^(model\.)*layers\.", "model.layers.", name) if text_alone else name
     return f"base_model.model.{name}"
 
@@ -174,7 +178,7 @@ def check_taken(
         say_once(f"{source}: {len(others)} tensors are no part of {what} and are left out ({', '.join(others[:2])})")
     elif told:
         every = " ".join((*made_up, *others))
-        hint = remedy or next((hint for pattern, hint in _HINTS.items() if re.search(pattern, every)), _REMEDY)
+        hint = remedy or next((hint for pattern, hint in _HINTS.items() if pattern.search(every)), _REMEDY)
         raise ConfigError(f"{source} {', '.join(told)}; {hint}")
 
 

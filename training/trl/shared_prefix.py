@@ -134,7 +134,7 @@ def sharing(model: Any, budget: int) -> Iterator[SharedPrefix]:
         raise ConfigError(f"share_prefix is not for {what}; set --share_prefix false")
     backbone = causal.base_model
     original = backbone.forward
-    if "position_ids" not in inspect.signature(original).parameters:
+    if "position_ids" not in inspect.signature(type(backbone).forward).parameters:
         raise ConfigError(f"share_prefix is not for {type(causal).__name__}, which counts places itself; set "
                           "--share_prefix false")  # fmt: skip
     window = None if getattr(text, "layer_types", None) else getattr(text, "sliding_window", None)
