@@ -19,11 +19,14 @@ import pytest
 
 import steprag
 from steprag.batch.database import SCHEMA
+from steprag.config.sections import PolicyConfig
 from steprag.errors import BudgetReached, ConfigError, DataError
+from steprag.policy.open import model_identity
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import LineJournal, lines_of, write_json, write_records, written_whole
 from steprag.runs.run import open_run, read_manifest
 from steprag.types import Question
+from tests.models import make_llama
 
 GOOD = '{"id":"1","question":"Which?","golden_answers":["a"],"metadata":{"k":1},"source":"x"}\n'
 
@@ -272,6 +275,27 @@ def test_overwrite_deletes_what_the_run_made_and_nothing_else(tmp_path: Path) ->
             open_run(folder, "pairs", identity={"margin": 2}, config={}, overwrite=told).__enter__()
     with open_run(run, "pairs", identity={"margin": 2}, config={}, overwrite=True):
         assert {file.name for file in run.glob("*.jsonl")} == {"mine.jsonl", "metrics.jsonl"}
+
+
+def test_a_run_belongs_to_what_its_model_reads_beside_weights(tmp_path: Path) -> None:
+    base, run = make_llama(tmp_path / "base", ["a b"]), tmp_path / "run"
+
+    def opened() -> None:
+        identity = model_identity(PolicyConfig(engine="transformers", model=str(base)))
+        with open_run(run, "infer", identity={"policy": identity}, config={}):
+            (run / "predictions.jsonl").write_text("{}\n")
+
+    opened()
+    opened()
+    told = base / "tokenizer_config.json"
+    told.write_text(json.dumps({**json.loads(told.read_text()), "add_bos_token": True}))
+    with pytest.raises(ConfigError, match=r"policy\.configuration = .*config.json, tokenizer or template changed"):
+        opened()
+    manifest = read_manifest(run)
+    del manifest["identity"]["policy"]["configuration"]
+    write_json(run / "manifest.json", manifest)
+    opened()  # a run of an earlier version, which did not know it
+    assert "configuration" in read_manifest(run)["identity"]["policy"]
 
 
 def test_a_killed_run_leaves_a_manifest_and_can_go_on(tmp_path: Path) -> None:

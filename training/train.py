@@ -23,7 +23,14 @@ from steprag.batch.datasets import add_question_options, questions_given
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.plots import can_draw
 from steprag.console.progress import say
-from steprag.engines.models import ModelFiles, adapter_hash, hub_revision, resolve_model, weights_hash
+from steprag.engines.models import (
+    ModelFiles,
+    adapter_hash,
+    configuration_hash,
+    hub_revision,
+    resolve_model,
+    weights_hash,
+)
 from steprag.engines.threads import spin_briefly, threads_for
 from steprag.engines.tokens import opened_thought
 from steprag.engines.weights import load_tokenizer
@@ -153,6 +160,7 @@ def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
         "model": inputs.files.name,
         "adapter": adapter_hash(inputs.files.adapter),
         "weights": weights_hash(inputs.files),
+        "configuration": configuration_hash(inputs.files),
         "data": inputs.hashes,
         **(inputs.world.identity if inputs.world else {}),
     }

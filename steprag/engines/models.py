@@ -17,7 +17,7 @@ from typing import Any
 from steprag.config.sections import EMBEDDED as EMBEDDED
 from steprag.engines.cache import cache_dir as cache_dir
 from steprag.engines.headers import tensor_heads
-from steprag.engines.pretrained import HUB_ID, check_pulled, fetched
+from steprag.engines.pretrained import HUB_ID, TOKENIZER_FILES, check_pulled, fetched
 from steprag.engines.tensors import is_text_alone, say_once, unwrapped
 from steprag.engines.vocabulary import compare_tokenizers
 from steprag.errors import ConfigError
@@ -131,6 +131,19 @@ def weights_hash(files: ModelFiles) -> str:
 def adapter_hash(folder: Path | None) -> str | None:
     """SHA-256 of an adapter's weights."""
     return sha256_of(folder / "adapter_model.safetensors") if folder else None
+
+
+def beside_weights(folder: Path) -> list[str]:
+    """Names and hashes of configuration, tokenizer and template in a model's or adapter's folder."""
+    found = {path for pattern in ("*config.json", *TOKENIZER_FILES) for path in folder.glob(pattern)}
+    return [f"{path.name} {sha256_of(path)}" for path in sorted(found)]
+
+
+def configuration_hash(files: ModelFiles) -> str | None:
+    """SHA-256 of what is read beside weights, of base and adapter; None where both are single files or elsewhere."""
+    folders = [folder for folder in (files.hf, files.adapter) if folder and folder.is_dir()]
+    read = [line for folder in folders for line in beside_weights(folder)]
+    return hashlib.sha256("\n".join(read).encode()).hexdigest() if folders else None
 
 
 def hub_revision(files: ModelFiles) -> str | None:

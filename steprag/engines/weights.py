@@ -24,10 +24,10 @@ from steprag.engines.models import (
     GGUF_SHA256,
     ModelFiles,
     adapter_hash,
+    beside_weights,
     embedded_gguf,
     hub_revision,
     resolve_model,
-    sha256_of,
     weights_hash,
 )
 from steprag.engines.pretrained import (
@@ -145,7 +145,7 @@ def merged_folder(files: ModelFiles) -> str:
     base, adapter, dtype = _base_folder(files), files.adapter, fast_dtype()
     # Named by what is in it: a later run may leave other weights in the same folder, and a hub id gets new commits.
     which = [_MERGED_FORMAT, dtype, weights_hash(files), hub_revision(files), adapter_hash(adapter)]
-    parts = [*which, *_small_files(base), *_small_files(adapter)]
+    parts = [*which, *beside_weights(base), *beside_weights(adapter)]
     key = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
     target = cache_dir() / "merged" / f"{files.label}-{key}"
     return str(made_once(target, lambda folder: _merge(base, adapter, dtype, folder), current=Path.is_dir))
@@ -174,12 +174,6 @@ def check_weights(files: ModelFiles, *more: Path) -> None:
 def _base_folder(files: ModelFiles) -> Path:
     """The base in a folder; fetched for a hub id, unless it is in the cache."""
     return fetched(files.hub, MODEL_FILES, "model") if files.hub else Path(base_weights(files))
-
-
-def _small_files(folder: Path) -> list[str]:
-    """Names and hashes of configuration, tokenizer and template in a model's or adapter's folder."""
-    found = {path for pattern in ("*config.json", *TOKENIZER_FILES) for path in folder.glob(pattern)}
-    return [f"{path.name} {sha256_of(path)}" for path in sorted(found)]
 
 
 def _merge(base: Path, adapter: Path, dtype: str, folder: Path) -> None:

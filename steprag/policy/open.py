@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from steprag.config.sections import PolicyConfig
 from steprag.engines.launch import EngineSpec
-from steprag.engines.models import resolve_model, sha256_of, weights_hash
+from steprag.engines.models import configuration_hash, resolve_model, sha256_of, weights_hash
 from steprag.engines.server import serving_us
 from steprag.policy.gate import Gate
 from steprag.policy.protocols import Policy
@@ -73,4 +73,6 @@ def model_identity(config: PolicyConfig) -> dict[str, Any]:
     if files.adapter is not None:
         weights = files.adapter if files.adapter.is_file() else files.adapter / "adapter_model.safetensors"
         identity["adapter"] = sha256_of(weights)[:16]
+    if configuration := configuration_hash(files):
+        identity["configuration"] = configuration[:16]
     return identity

@@ -39,6 +39,8 @@ FAILED = "failures.jsonl"
 """Questions that failed, and why."""
 _OWN = ("manifest.json", "metrics.jsonl", PROGRESS, FAILED, ".lock")
 """Files of a run that hold no result; a journal without replies holds none either."""
+_LATE = ("configuration",)
+"""Keys of identities that those of earlier versions lack."""
 _HASH = re.compile("[0-9a-f]{16}")
 
 
@@ -237,9 +239,17 @@ def _first_free(path: Path, stage: str, identity: dict[str, Any]) -> Path:
                 return folder
             continue
         old = read_manifest(folder, "stage", "identity")
-        if (old["stage"], old["identity"]) == (stage, identity) or _left_nothing(folder, old):
+        if (old["stage"], old["identity"]) == (stage, _known(identity, old["identity"])) or _left_nothing(folder, old):
             return folder
     raise AssertionError("numbers do not end")
+
+
+def _known(identity: Any, old: Any) -> Any:
+    """An identity without what the other, of an earlier version, does not say and so cannot contradict."""
+    if not isinstance(identity, dict):
+        return identity
+    old = old if isinstance(old, dict) else {}
+    return {key: _known(value, old.get(key)) for key, value in identity.items() if key not in _LATE or key in old}
 
 
 def _left_nothing(path: Path, old: dict[str, Any]) -> bool:
@@ -281,7 +291,8 @@ def _manifest(
         return fresh
     old = read_manifest(path, "stage", "identity", "config")
     same_stage = old.get("stage") == stage
-    if not same_stage or old.get("identity") != identity:
+    known = _known(identity, old["identity"])
+    if not same_stage or old["identity"] != known:
         mine = same_stage and overwrite and not ((path / CALLS).exists() and _has_replies(path / CALLS))
         if mine or _left_nothing(path, old):
             for name in {*names_of(path, old.get(FILES)), *_OWN} - {".lock"}:
@@ -290,7 +301,7 @@ def _manifest(
             return fresh
         if not same_stage:
             raise ConfigError(f"{path} is a run of {quoted(old.get('stage'))}, not of {stage!r}; choose another folder")
-        key, was, now_asked = difference(old["identity"], fresh["identity"])
+        key, was, now_asked = difference(old["identity"], known)
         raise ConfigError(
             f"{path} was made with {key} = {quoted(was)}, and is now asked for {quoted(now_asked)}{_meaning(key)}; "
             f"choose another folder{', or give --overwrite' if overwrite is False else ''}"
@@ -301,8 +312,10 @@ def _manifest(
 
 def _meaning(key: str) -> str:
     """What a hash that differs stands for."""
-    told = {"grammar": "the tools of the index, or the profile's actions", "index": "the index, or what its tools are"}
-    return f" ({told[key]} changed)" if key in told else ""
+    told = {"grammar": "the tools of the index, or the profile's actions", "index": "the index, or what its tools are",
+            "configuration": "the model's config.json, tokenizer or template"}  # fmt: skip
+    name = key.rpartition(".")[2]
+    return f" ({told[name]} changed)" if name in told else ""
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, Any, Any]:
