@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import subprocess
@@ -118,6 +119,16 @@ def test_a_prompt_that_llamafactory_would_drop_is_an_error_with_its_line(
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir()), "nothing half written"
     with pytest.raises(ValueError, match=r"system|alternate"):
         llamafactory_pair(pair(query("c"), query("d"), prompt=prompt))
+
+
+@pytest.mark.parametrize("name", ["llamafactory", "openai", "verl", "proguide"])
+@pytest.mark.parametrize("reply", [(), (*PROMPT,), (Message(role="assistant", content=" "),)])
+def test_a_reply_that_says_nothing_is_an_error_with_its_line(
+    name: str, reply: tuple[Message, ...], tmp_path: Path
+) -> None:
+    pairs = [pair(query("a"), query("b")), dataclasses.replace(pair(query("c"), query("d")), rejected=reply)]
+    with pytest.raises(DataError, match=r"pairs\.train\.jsonl:2: rejected must be one assistant message"):
+        export(folder_with(tmp_path, pairs), name, tmp_path / "out")
 
 
 LOAD = """

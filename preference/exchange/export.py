@@ -109,6 +109,7 @@ def _rows(path: Path, cls: type[Any], convert: Callable[[Any], dict[str, Any]]) 
     for number, row in read_rows(path):
         record = from_dict(cls, row, path, number)
         try:
+            _check_replies(record)
             yield convert(record)
         except ValueError as error:
             raise DataError(path, str(error), line=number) from None
@@ -240,13 +241,13 @@ def llamafactory_pair(pair: Pair) -> dict[str, Any]:
     """LLaMA-Factory's ShareGPT ranking row."""
     row = _sharegpt(pair.prompt)
     replies = {"chosen": pair.chosen, "rejected": pair.rejected}
-    return {**row, **{name: _turn(*_one_reply(name, messages)) for name, messages in replies.items()}}
+    return {**row, **{name: _turn(*messages) for name, messages in replies.items()}}
 
 
 def llamafactory_step(step: Trajectory) -> dict[str, Any]:
     """LLaMA-Factory's ShareGPT row for supervised training."""
     row = _sharegpt(step.prompt)
-    return {**row, "conversations": [*row["conversations"], *map(_turn, _one_reply("completion", step.completion))]}
+    return {**row, "conversations": [*row["conversations"], *map(_turn, step.completion)]}
 
 
 def _sharegpt(prompt: tuple[Message, ...]) -> dict[str, Any]:
@@ -260,10 +261,12 @@ def _sharegpt(prompt: tuple[Message, ...]) -> dict[str, Any]:
     return {"system": prompt[0]["content"], "conversations": [_turn(turn) for turn in turns]}
 
 
-def _one_reply(name: str, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    if [message["role"] for message in messages] != ["assistant"] or not messages[0]["content"].strip():
-        raise ValueError(f"{name} must be one assistant message with text")
-    return messages
+def _check_replies(record: Pair | Trajectory) -> None:
+    """Raises ValueError for a reply that is not one assistant message with text."""
+    for name in ("completion",) if isinstance(record, Trajectory) else ("chosen", "rejected"):
+        messages: tuple[Message, ...] = getattr(record, name)
+        if [message["role"] for message in messages] != ["assistant"] or not messages[0]["content"].strip():
+            raise ValueError(f"{name} must be one assistant message with text")
 
 
 def _turn(message: Message) -> dict[str, str]:
