@@ -136,6 +136,7 @@ def tiny_adapter(folder: Path, seed: int) -> str:
         {key: torch.randn(size, generator=random) for key, size in sizes.items()}, folder / "adapter_model.safetensors"
     )
     write_json(folder / "adapter_config.json", {"peft_type": "LORA", "r": 1, "lora_alpha": 2, "bias": "none",
+                                                "target_modules": ["down_proj"], "layers_to_transform": [20],
                                                 "base_model_name_or_path": "smollm2-135m-instruct"})  # fmt: skip
     return str(folder)
 
