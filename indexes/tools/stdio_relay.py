@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 import threading
@@ -23,6 +24,8 @@ NO_ID = ""
 HALVES = re.compile("[\ud800-\udfff]")
 _HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 """Half an emoji, which JSON can write and UTF-8 cannot; how JSON begins to write it."""
+NOTICED = 0.05
+"""Seconds without a request after which a server's end shows itself."""
 HEARD = 16_384
 """Bytes of a server's standard error that are handed on; the rest is read and dropped, so that it never blocks."""
 
@@ -49,23 +52,21 @@ def main(argv: list[str]) -> int:
 
 
 def answer_unread(code: int) -> None:
-    """Answers the requests that are left in standard input, which the server shared."""
-    os.set_blocking(0, False)
+    """Answers the requests that are left in standard input, which the server shared, and those that come while nobody
+    may have noticed its end.
+    """
     left = b""
-    try:
-        while piece := os.read(0, 1 << 16):
-            left += piece
-    except BlockingIOError:  # no more
-        pass
-    for line in left.splitlines():
-        try:
-            request = json.loads(line)
-        except ValueError:  # the rest of one that the server read in part
-            continue
-        if "id" in request:
-            error = {"code": code, "message": "the server had ended"}
-            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}) + "\n")
-    sys.stdout.flush()
+    while select.select([0], [], [], NOTICED)[0] and (piece := os.read(0, 1 << 16)):
+        *lines, left = (left + piece).split(b"\n")
+        for line in lines:
+            try:
+                request = json.loads(line)
+            except ValueError:  # the rest of one that the server read in part
+                continue
+            if "id" in request:
+                error = {"code": code, "message": "the server had ended"}
+                sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], "error": error}) + "\n")
+        sys.stdout.flush()
 
 
 def hand_on(source: IO[bytes], most: int) -> bool:
