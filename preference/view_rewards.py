@@ -26,10 +26,15 @@ def rule_names() -> list[str]:
     return ["evidence", *get_args(Part)]
 
 
+def label_of(config: Mapping[str, Any]) -> Any:
+    """The section `label` of a pairs folder's configuration; those of earlier versions call it `reward`."""
+    return config.get("label") or config.get("reward")
+
+
 def known_options(config: Mapping[str, Any]) -> dict[str, Any]:
     """What decides the pairs of a folder, by its configuration, without the keys that only another version knows."""
     known = {key for key, _ in leaves(PairsStageConfig)}
-    sections = {"label": config.get("label") or config.get("reward"),  # its name in the earliest
+    sections = {"label": label_of(config),
                 "pairs": config.get("pairs"), "filters": config.get("filters")}  # fmt: skip
     return {
         name: {key: one for key, one in section.items() if f"{name}.{key}" in known}

@@ -16,8 +16,9 @@ from pathlib import Path
 
 from steprag.config.load import parse_arguments
 from steprag.console.terminal import guarded
+from steprag.engines.cache import cache_dir
 from steprag.engines.launch import vllm_program
-from steprag.engines.models import cache_dir, embedded_encoder, embedded_gguf, verify
+from steprag.engines.models import embedded_encoder, embedded_gguf, verify
 from steprag.engines.threads import usable_cores, usable_memory
 from steprag.errors import ConfigError
 from steprag.extras import EXTRAS, missing_of, remedy

@@ -29,8 +29,9 @@ from steprag.agent.judge import VerdictFormat
 from steprag.config.sections import PolicyConfig
 from steprag.console.terminal import guarded
 from steprag.engines.adapters import gguf_adapter
+from steprag.engines.cache import cache_dir
 from steprag.engines.launch import EngineSpec, command, vllm_program
-from steprag.engines.models import EMBEDDED, cache_dir, embedded_encoder, embedded_gguf, resolve_model, verify
+from steprag.engines.models import EMBEDDED, embedded_encoder, embedded_gguf, resolve_model, verify
 from steprag.engines.policy_command import main
 from steprag.engines.pretrained import MODEL_FILES, fetched
 from steprag.engines.server import Endpoint, check_reachable, serving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -271,8 +271,3 @@ class Answers:
     def _tree(self, at: Address) -> tuple[Listing[Tree], Place, Tree, str]:
         listing, place = self._place(at)
         return listing, place, *self._trees(listing, place)
-
-
-def label_of(config: Mapping[str, Any]) -> Any:
-    """The section `label` of a pairs folder's configuration; those of earlier versions call it `reward`."""
-    return config.get("label") or config.get("reward")

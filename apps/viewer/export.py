@@ -16,8 +16,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from apps.viewer.answers import Address, Answers, label_of
+from apps.viewer.answers import Address, Answers
 from apps.viewer.quality import CLOCKS
+from preference.view_rewards import label_of
 from steprag.errors import ConfigError, DataError
 from steprag.records.jsonl import written_whole
 from steprag.web.app import IMPORT, asset, beside, modules

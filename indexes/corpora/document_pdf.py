@@ -72,7 +72,7 @@ def read_pdf(path: str, out: Any) -> None:
     for number in range(1, out.pages + 1):
         try:
             page = document[number - 1]
-            lines = _in_columns(_in_rows(_ruled(page, list(_lines(page, number, seen)), out)))
+            lines = _in_columns(_in_rows(_ruled(page, list(_lines(page, number, seen)))))
             pages.append(_aligned(_filled(lines, number, _FORMS["beside"](document, page), out)))
             if not pages[-1] and any(True for _ in page.get_objects([pdfium.raw.FPDF_PAGEOBJ_IMAGE], max_depth=3)):
                 without["scanned"].append(number)
@@ -194,7 +194,7 @@ def _is_over(line: Line, left: float, top: float, bottom: float, text: Any, at: 
     return apart and abs(math.sin(FPDFText_GetCharAngle(text, at))) <= 0.1
 
 
-def _ruled(page: Any, lines: list[Line], out: Any) -> list[Line]:
+def _ruled(page: Any, lines: list[Line]) -> list[Line]:
     """The lines; those in a table whose cells are ruled as its rows."""
     for columns, rows, rules in _GRIDS["grids"](page):
         inside = [line for line in lines if rows[-1] < (line.top + line.bottom) / 2 < rows[0]

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 
 from steprag.console.progress import say
-from steprag.engines.models import cache_dir
+from steprag.engines.cache import cache_dir, made_once
 from steprag.errors import ConfigError, quoted
 
 Backend = Literal["torch", "onnx", "openvino"]
@@ -106,8 +106,6 @@ def give_over_if_alike(
 def _exported(model: Any, weight_hash: str) -> Path:
     """The model's ONNX file in the cache, written where it is missing."""
     import torch
-
-    from steprag.engines.weights import made_once
 
     def fill(folder: Path) -> None:
         say("index: converting the encoder for another runtime, once; this takes a minute or two")

@@ -12,6 +12,7 @@ import json
 import re
 import struct
 import sys
+from collections.abc import Iterator
 from typing import IO, Any
 
 FRAME = 64 << 20
@@ -90,15 +91,16 @@ def encoding_of(page: bytes, charset: str = "") -> str | None:
     for mark, codec in _MARKS.items():
         if page.startswith(mark):
             return codec
-    shifted = _guessed(page) if _SHIFTED.search(page) else None
+    is_shifted = _SHIFTED.search(page)
+    shifted = _guessed(page) if is_shifted else None
     if shifted and shifted.startswith(("utf-", "iso2022", "hz")):
         return shifted
     said = _META.search(page[:4096])
     own = codec_of(said.group(1).decode()) if said else None
-    for codec in (codec_of(charset), own, "utf-8"):
+    for codec in dict.fromkeys((codec_of(charset), own, "utf-8")):
         if codec and _fits(page, codec):
             return codec
-    return _guessed(page)
+    return shifted if is_shifted else _guessed(page)
 
 
 def _fits(page: bytes, codec: str) -> bool:
@@ -124,8 +126,12 @@ def _guessed(page: bytes) -> str | None:
     (codec, sure), (old, surer) = best(encoding_era=EncodingEra.MODERN_WEB), best(include_encodings=(*_OLD, "cp1252"))
     if old != "cp1252" and surer > max(1.2 * sure, 0.08):
         codec = old
-    eastern = best(include_encodings=_EASTERN, no_match_encoding="gb18030")[0]
-    codec = next((one for one in (codec, old, "cp1252", eastern) if one and _reads(page.decode(one, "replace"))), "")
+
+    def candidates() -> Iterator[str]:
+        yield from (codec, old, "cp1252")
+        yield best(include_encodings=_EASTERN, no_match_encoding="gb18030")[0]
+
+    codec = next((one for one in candidates() if one and _reads(page.decode(one, "replace"))), "")
     if codec == "cp1252" and _TURKISH.search(page) and not _NOT_TURKISH.search(page):
         codec = "cp1254"
     return codec if codec and _fits(page, codec) else None

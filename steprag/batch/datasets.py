@@ -16,7 +16,7 @@ from typing import Any
 
 from steprag import atlas
 from steprag.console.progress import say
-from steprag.engines.models import cache_dir
+from steprag.engines.cache import cache_dir
 from steprag.engines.pretrained import asking_the_hub
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.inputs import CELLS

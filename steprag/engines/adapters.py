@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from steprag.engines.cache import cache_dir
 from steprag.engines.headers import gguf_values
-from steprag.engines.models import ATLAS, ModelFiles, adapter_base, adapter_config, cache_dir, resolve_model
+from steprag.engines.models import ATLAS, ModelFiles, adapter_base, adapter_config, resolve_model
 from steprag.engines.pretrained import adapted, loading
 from steprag.engines.threads import one_load
 from steprag.errors import ConfigError, DataError

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from steprag.config.sections import EMBEDDED as EMBEDDED
-from steprag.engines.cache import cache_dir as cache_dir
+from steprag.engines.cache import cache_dir
 from steprag.engines.headers import tensor_heads
 from steprag.engines.pretrained import HUB_ID, TOKENIZER_FILES, check_pulled, fetched
 from steprag.engines.tensors import is_text_alone, say_once, unwrapped
 from steprag.engines.vocabulary import compare_tokenizers
 from steprag.errors import ConfigError
-from steprag.records.jsonl import read_json
+from steprag.records.jsonl import file_hash, read_json
 from steprag.records.sealed import check_model
 
 _EMBEDDED_NAMES = frozenset({EMBEDDED, "smollm2"})
@@ -110,8 +110,7 @@ def sha256_of(path: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _sha256(path: Path, _size: int, _changed: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_hash(path)
 
 
 def weights_hash(files: ModelFiles) -> str:

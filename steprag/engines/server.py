@@ -15,8 +15,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from steprag.engines import launch
+from steprag.engines.cache import cache_dir
 from steprag.engines.launch import EngineCommand, EngineSpec, Switch
-from steprag.engines.models import cache_dir
 from steprag.errors import ConfigError, PolicyUnavailable
 from steprag.net.hosts import is_loopback
 from steprag.records.json_text import decoded

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from steprag.engines.adapters import written_gguf
-from steprag.engines.cache import cache_dir
-from steprag.engines.cache import made_once as made_once
+from steprag.engines.cache import cache_dir, made_once
 from steprag.engines.headers import gguf_values
 from steprag.engines.models import (
     EMBEDDED,

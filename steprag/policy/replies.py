@@ -11,6 +11,7 @@ from typing import Any
 
 from steprag.engines.reasoning import split
 from steprag.errors import ContentFiltered, quoted
+from steprag.policy.tool_calls import mapping
 from steprag.records.jsonl import as_utf8
 from steprag.types import COUNTABLE, NANO, Completion, Sample, Usage
 
@@ -169,15 +170,15 @@ def usage_of(told: object, times: float = 1.0) -> Usage:
     Anthropic's `input_tokens` leave out what its cache holds. xAI and Gemini count reasoning in the total alone, others
     in the details alone. OpenRouter says what it charged (`cost`, and what the provider bills to a key of the user's).
     """
-    used = _mapping(told)
-    details = _mapping(used.get("prompt_tokens_details") or used.get("input_tokens_details")) or used  # or beside
+    used = mapping(told)
+    details = mapping(used.get("prompt_tokens_details") or used.get("input_tokens_details")) or used  # or beside
     read = _count(used, "cache_read_input_tokens")
     cached = _count(details, "cached_tokens") or _count(used, "prompt_cache_hit_tokens") or read
     prompt = _count(used, "prompt_tokens")
     if not prompt and (fresh := _count(used, "input_tokens")):
         prompt = fresh + read + _count(used, "cache_creation_input_tokens")
     written = _count(used, "completion_tokens") or _count(used, "output_tokens")
-    extra = _mapping(used.get("completion_tokens_details") or used.get("output_tokens_details"))
+    extra = mapping(used.get("completion_tokens_details") or used.get("output_tokens_details"))
     if written < (thought := _count(extra, "reasoning_tokens")):
         written += thought
     total = _number(used.get("total_tokens")) or 0
@@ -186,10 +187,6 @@ def usage_of(told: object, times: float = 1.0) -> Usage:
         written = max(written, total - prompt)
     prompt = prompt or max(0, total - written)
     return Usage(1, prompt, round(times * written), min(cached, prompt), charged=_charged(used))
-
-
-def _mapping(told: object) -> Mapping[str, Any]:
-    return told if isinstance(told, Mapping) else {}
 
 
 def _number(value: object) -> float | None:
@@ -216,6 +213,6 @@ def _charged(used: Mapping[str, Any]) -> int | None:
     cost = used.get("cost")
     parts = [_number(cost.get("total_cost") if isinstance(cost, Mapping) else cost)]
     if used.get("is_byok"):
-        parts.append(_number(_mapping(used.get("cost_details")).get("upstream_inference_cost")))
+        parts.append(_number(mapping(used.get("cost_details")).get("upstream_inference_cost")))
     sums = [part for part in parts if part is not None and 0 <= part * NANO <= COUNTABLE]
     return round(sum(sums) * NANO) if sums else None

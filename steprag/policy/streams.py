@@ -16,7 +16,7 @@ from steprag.errors import quoted
 from steprag.policy.protocols import Listener, Policy, Streaming
 from steprag.policy.refusals import page_words
 from steprag.policy.replies import LONGEST, message_of, reasoning_of, text_of, without_end
-from steprag.policy.tool_calls import ToolCalls, calls_of
+from steprag.policy.tool_calls import ToolCalls, calls_of, mapping
 from steprag.records.jsonl import as_utf8
 from steprag.types import Message, Sample
 
@@ -83,7 +83,7 @@ def _unwrapped(reply: object) -> object:
 
 def _told(usage: object) -> dict[str, Any]:
     """The counts that a usage reports; those of another kind, or 0, report nothing."""
-    return {key: value for key, value in usage.items() if value} if isinstance(usage, Mapping) else {}
+    return {key: value for key, value in mapping(usage).items() if value}
 
 
 def _json(text: bytes) -> object:

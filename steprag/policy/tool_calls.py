@@ -75,11 +75,11 @@ def is_object(arguments: object) -> bool:
 
 def odd_calls(request: Any, reply: Any) -> Iterator[str]:
     """What is wrong with calls: arguments that are not a JSON object, names that the request did not offer."""
-    tools = [_mapping(tool).get("function") for tool in _rows(request, "tools")] + _rows(request, "functions")
-    offered = [name for tool in tools if isinstance(name := _mapping(tool).get("name"), str)]
+    tools = [mapping(tool).get("function") for tool in _rows(request, "tools")] + _rows(request, "functions")
+    offered = [name for tool in tools if isinstance(name := mapping(tool).get("name"), str)]
     for choice in _rows(reply, "choices"):
-        for call in calls_of(_mapping(choice).get("message")):
-            function = _mapping(_mapping(call).get("function"))
+        for call in calls_of(mapping(choice).get("message")):
+            function = mapping(mapping(call).get("function"))
             name, arguments = function.get("name"), function.get("arguments")
             if name not in offered:
                 yield f"a reply calls {quoted(name)}, and its request offers {', '.join(offered) or 'no tool'}"
@@ -89,14 +89,15 @@ def odd_calls(request: Any, reply: Any) -> Iterator[str]:
 
 def calls_of(message: Any) -> list[Any]:
     """The calls of a message, or of a piece of it; also the one call of the API's older form."""
-    old = _mapping(message).get("function_call")
+    old = mapping(message).get("function_call")
     return _rows(message, "tool_calls") or ([{"function": old}] if old else [])
 
 
 def _rows(value: Any, key: str) -> list[Any]:
-    rows = _mapping(value).get(key)
+    rows = mapping(value).get(key)
     return rows if isinstance(rows, list) else []
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value where it is a mapping, else an empty one."""
     return value if isinstance(value, Mapping) else {}

@@ -82,7 +82,7 @@ def right_answers(fields: QuestionFields, path: Path, line: int) -> Right:
         return Right(left_out=(UNANSWERED, f"{fields.column}: -1"))
     meant = [_meant(one, fields.column, choices, path, line) for one in answers]
     found = [*dict.fromkeys(one for one in meant if one is not None)]
-    if any(map(_several, answers, [choices] * len(answers))) or (len(found) > 1 and not fields.ours):
+    if any(_several(one, choices) for one in answers) or (len(found) > 1 and not fields.ours):
         return Right(left_out=(SEVERAL, ", ".join(map(quoted, answers))))
     if answers and not found:
         return Right(left_out=(OFF_CHOICES, quoted(answers[0])))
