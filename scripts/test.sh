@@ -42,6 +42,7 @@ if [ "$level" = all ] || [ "$level" = long ]; then
 fi
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
+[ "$level" = quick ] || bash scripts/site.sh
 # Types are checked beside the tests; both count, and what pyright said stands at the end.
 types=$(mktemp)
 .venv/bin/pyright > "$types" 2>&1 &

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def lazily(module: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:

@@ -10,6 +10,7 @@ import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -60,7 +61,7 @@ def main(table: CommandTable, argv: list[str] | None = None) -> int:
 
 def run(table: CommandTable, argv: list[str]) -> int:
     """Runs one command in this process; errors propagate."""
-    argv = without_env(argv)
+    argv = [_shipped(word) for word in without_env(argv)]
     if not argv or argv[0] in ("-h", "--help", "help"):
         sys.stdout.write(_help(table))
         return 0
@@ -88,6 +89,13 @@ def run(table: CommandTable, argv: list[str]) -> int:
     group = [command.words for command in _of(table, argv[0])]
     told = nearest(wanted, group or [*(command.words for command in table.commands), *table.nouns])
     raise ConfigError(f"unknown command {quoted(wanted)}{told}")
+
+
+def _shipped(word: str) -> str:
+    """A word that names a file of Atlas as in a checkout, with the file's place where a wheel is installed."""
+    inside = word.removeprefix("steprag/atlas/")
+    shipped = Path(__file__).parent / "atlas" / inside
+    return str(shipped) if inside != word and not Path(word).exists() and shipped.exists() else word
 
 
 def _of(table: CommandTable, noun: str) -> list[Command]:

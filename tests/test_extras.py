@@ -206,6 +206,17 @@ def test_a_wheel_claims_one_name_and_works_beside_a_module_of_the_same_name_as_a
     assert "--search.rollouts" in ended.stdout
 
 
+@pytest.mark.slow
+@pytest.mark.landing
+@pytest.mark.timeout(1200)
+def test_the_wheel_answers_in_a_bare_environment(tmp_path: Path) -> None:
+    """Three commands to an answer, and every command of SKILL.md. Needs the network."""
+    tried = run("bash", "scripts/try_wheel.sh", str(tmp_path))
+    assert tried.returncode == 0, tried.stdout[-2000:] + tried.stderr[-2000:]
+    assert "lek" in tried.stdout
+    assert "Thirty days" in tried.stdout
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_light_environment_runs_the_stages(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from steprag.agent.rewards import NEEDS_QUALITY
 from steprag.console.progress import say
 from steprag.engines.threads import usable_cores, usable_memory
 from steprag.errors import ConfigError, quoted
-from steprag.extras import remedy
+from steprag.extras import remedy, set_up
 from training.checks import check_keys
 from training.config import TrainConfig
 
@@ -96,7 +96,7 @@ def _other_environment(config: TrainConfig, packages: list[str]) -> tuple[int, l
     asked = subprocess.run([str(python), "-c", _PROBE, *packages], capture_output=True, text=True, check=False)
     if asked.returncode:
         said = (asked.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise ConfigError(f"{python} has no working torch: {said[:200]}; run: bash scripts/setup_llamafactory.sh")
+        raise ConfigError(f"{python} has no working torch: {said[:200]}; run: {set_up('llamafactory')}")
     there, missing = json.loads(asked.stdout.splitlines()[-1])
     return there, missing, python
 
@@ -109,7 +109,7 @@ def executable(config: TrainConfig) -> list[str]:
             return [str(found.absolute())]
     if on_path := shutil.which(name):
         return [on_path]
-    raise ConfigError(f"LLaMA-Factory not found at {name}; run: bash scripts/setup_llamafactory.sh")
+    raise ConfigError(f"LLaMA-Factory not found at {name}; run: {set_up('llamafactory')}")
 
 
 def _check_gpu_keys(config: TrainConfig, there: int) -> None:

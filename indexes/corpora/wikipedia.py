@@ -27,6 +27,7 @@ from indexes.web.extraction_worker import limit, read, write
 from steprag.console.progress import say
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, DataError, quoted
+from steprag.extras import remedy
 from steprag.records.packed import NotWhole, open_bytes
 from steprag.types import Passage
 
@@ -117,7 +118,7 @@ def import_parsers() -> None:
         import mwparserfromhell  # noqa: F401  # pyright: ignore[reportMissingImports] - the extra "wikipedia"
         import mwxml  # noqa: F401  # pyright: ignore[reportMissingImports] - the extra "wikipedia"
     except ImportError:
-        raise ConfigError("a Wikipedia dump needs two more packages: pip install -e '.[wikipedia]'") from None
+        raise ConfigError(f"a Wikipedia dump needs two more packages: {remedy('wikipedia')}") from None
 
 
 def _pages(path: Path) -> Iterator[tuple[int, str, str, str]]:

@@ -22,6 +22,7 @@ import numpy as np
 from steprag.console.progress import say
 from steprag.engines.cache import cache_dir, made_once
 from steprag.errors import ConfigError, quoted
+from steprag.extras import remedy
 
 Backend = Literal["torch", "onnx", "openvino"]
 QueryBackend = Literal["auto", Backend]
@@ -43,7 +44,7 @@ def lacking(name: QueryBackend) -> list[str]:
 def check_backend(name: QueryBackend) -> None:
     """Raises ConfigError where the packages of a runtime are not installed."""
     if missing := lacking(name):
-        raise ConfigError(f"--backend {name} needs {' and '.join(missing)}; pip install -e '.[{name}]'")
+        raise ConfigError(f"--backend {name} needs {' and '.join(missing)}; {remedy(name)}")
 
 
 def device_here(name: str, dtype: str = "float32") -> str:

@@ -56,7 +56,7 @@ def index_of(arguments: argparse.Namespace, *, newest: bool = True) -> str:
         return found
     raise ConfigError(
         f"there is no index under {RUNS} or {INDEXES}: give --index, or a recipe (--config FILE) with the key index; "
-        "scripts/quickstart.sh builds runs/demo/index"
+        "steprag demo builds runs/demo/index"
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from steprag.engines.models import ModelFiles, resolve_model, with_adapter
 from steprag.engines.threads import fast_dtype, spin_briefly
 from steprag.errors import ConfigError, quoted
-from steprag.extras import need
+from steprag.extras import need, set_up
 
 ENGINES = ("llamacpp", "transformers", "vllm")
 ENGINE_KEY = "STEPRAG_ENGINE_KEY"  # gives an engine of ours its key: other users read command lines, not environments
@@ -197,7 +197,7 @@ def vllm_program() -> Path:
         if place and Path(place).is_file():
             return Path(place)
     where = f" at {given} (STEPRAG_VLLM)" if given else ""
-    raise ConfigError(f"no vllm program{where}; run: bash scripts/setup_vllm.sh, or set STEPRAG_VLLM=…/bin/vllm")
+    raise ConfigError(f"no vllm program{where}; run: {set_up('vllm')}, or set STEPRAG_VLLM=…/bin/vllm")
 
 
 def vllm_is_for_cpus() -> bool:

