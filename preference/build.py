@@ -86,6 +86,7 @@ def build(
     """
     sources = [run_of(file) for file in trees]
     prompt, grammar = one_prompt(trees, sources)
+    _check_bound(config.label.unpaid_from, sources)
     with (
         answer_searches(index, config) as searches,
         open_run(
@@ -120,6 +121,16 @@ def build(
     elif "pairs" in config.products and not folder.counts["pairs.train"]:
         say("pairs: no pair to train on; the rules and filters above say why: search more, hotter, or ask for less")
     return any(folder.counts[f"{product}.{split}"] for product in config.products for split in SPLITS)
+
+
+def _check_bound(unpaid_from: int | None, sources: list[dict[str, Any]]) -> None:
+    """Says where answers are unpaid from another depth than the one at which the search forced them: its bound, or the
+    step before, from which a search and its evidence would leave no step for an answer.
+    """
+    depths = {generation_facts(source).get("episode", {}).get("depth") for source in sources}
+    for depth in sorted(depth for depth in depths if isinstance(depth, int)):
+        if unpaid_from and not 0 <= depth - unpaid_from <= 1:
+            say(f"pairs: the search's bound was {depth} steps; give --label.unpaid_from {depth}, not {unpaid_from}")
 
 
 def label_facts(config: PairsStageConfig, counts: Mapping[str, int], failed: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from steprag.agent.inert import surviving
 from steprag.agent.profiles import PromptProfile, load_profile
+from steprag.config.recipes import PUBLISHED
 from steprag.config.sections import PolicyConfig, PromptConfig
 from steprag.console.progress import say
 from steprag.engines.headers import gguf_values
@@ -22,6 +23,9 @@ from steprag.errors import ConfigError, DataError
 from steprag.policy.requests import STEPS_FORCED
 from steprag.records.jsonl import read_json
 
+PUBLISHED_PROFILE, PUBLISHED_DATA = "reasonrag", "RAG_ProGuide"
+CARD_CHARS = 20_000
+"""Characters of a model card that are looked through for the name of its model."""
 _TOKENS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _CONTROL = 3
 """llama.cpp's type of a control token."""
@@ -32,12 +36,42 @@ def checked_profile(prompt: PromptConfig, policy: PolicyConfig) -> PromptProfile
     trained with other prompts (unless `prompt.unchecked`); warns about another base.
     """
     if policy.remote:
+        _warn_of_published(prompt.profile, policy)
         return load_profile(prompt.profile, prompt.examples)
     files = resolve_model(policy.model, policy.adapter)
+    folder, manifest = training_manifest(files)
+    if not manifest:
+        _warn_of_published(prompt.profile, policy, folder if folder.name else None)
     if not prompt.unchecked:
-        folder, manifest = training_manifest(files)
         _check_told(folder, manifest, policy)
     return profile_for(prompt, files)
+
+
+def _warn_of_published(profile: str, policy: PolicyConfig, folder: Path | None = None) -> None:
+    """Warns where ReasonRAG's checkpoint or adapter would see other prompts than its own: by its name, or by what the
+    `folder` of its weights says that it is.
+    """
+    if profile == PUBLISHED_PROFILE:
+        return
+    named = [name for name in (policy.adapter, policy.model) if name and PUBLISHED.search(name)]
+    if named or (folder and _says_published(folder)):
+        say(
+            f"warning: {(named or [str(folder)])[0][-200:]} is ReasonRAG's, trained on the prompts of profile "
+            f"{PUBLISHED_PROFILE}, not of {profile}; give --prompt.profile {PUBLISHED_PROFILE}"
+        )
+
+
+def _says_published(folder: Path) -> bool:
+    """Whether a folder's path, the `_name_or_path` of its configuration, or its model card names them or their data."""
+    config, card = folder / "config.json", folder / "README.md"
+    said = [str(folder.resolve()), str(read_json(config).get("_name_or_path")) if config.is_file() else ""]
+    if any(map(PUBLISHED.search, said)):
+        return True
+    if not card.is_file():
+        return False
+    with card.open(encoding="utf-8", errors="replace") as stream:
+        text = stream.read(CARD_CHARS)
+    return PUBLISHED_DATA in text or PUBLISHED.search(text) is not None
 
 
 def _check_told(folder: Path, manifest: dict[str, Any], policy: PolicyConfig) -> None:
