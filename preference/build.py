@@ -124,12 +124,12 @@ def build(
 
 
 def _check_bound(unpaid_from: int | None, sources: list[dict[str, Any]]) -> None:
-    """Says where answers are unpaid from another depth than the one at which the search forced them: its bound, or the
-    step before, from which a search and its evidence would leave no step for an answer.
+    """Says where the searches forced answers at another depth: at their bound, or the step before, from which a search
+    and its evidence would leave no step for an answer.
     """
-    depths = {generation_facts(source).get("episode", {}).get("depth") for source in sources}
-    for depth in sorted(depth for depth in depths if isinstance(depth, int)):
-        if unpaid_from and not 0 <= depth - unpaid_from <= 1:
+    for source in sources:
+        depth = generation_facts(source).get("episode", {}).get("depth")
+        if unpaid_from and isinstance(depth, int) and depth - unpaid_from not in (0, 1):
             say(f"pairs: the search's bound was {depth} steps; give --label.unpaid_from {depth}, not {unpaid_from}")
 
 

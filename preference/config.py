@@ -204,7 +204,7 @@ class CardConfig(Section):
     """What the data card says and nobody can compute."""
 
     name: str = Field(default="Step-level preferences for agentic RAG", description="title of the data card")
-    license: str = Field(default="other", description="licence of the data, as the hub spells it")
+    license: str = Field(default="unknown", description="licence of the data, as the hub spells it")
     sources: dict[str, str] = Field(default={}, description="licences of the sources: {name: licence}")
     plots: bool = Field(default=True, description="draw the plots")
 

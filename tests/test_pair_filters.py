@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import yaml
 
 from apps.commands import main as steprag
 from preference.build import main
@@ -303,6 +304,9 @@ def test_report_card_and_plots_are_the_same_bytes_again(tmp_path: Path, varied: 
     card = (tmp_path / "one/README.md").read_text(encoding="utf-8")
     assert card.startswith("---\npretty_name: ")
     assert "| margin | " in card
+    assert yaml.safe_load(card.split("---")[1])["license"] == "unknown"
+    assert "- Licence of this data set: unknown\n" in card
+    assert "no person judged it" in card.partition("## Limits")[2]
     assert read_manifest(tmp_path / "one")["counts"]["trees"] == 12
 
 

@@ -107,13 +107,13 @@ def options_meant(name: str, known: Sequence[str]) -> list[str]:
     return [one for one in found if not one.startswith(BESIDE)] or found
 
 
-def with_first_step(argv: Sequence[str]) -> list[str]:
-    """The words of a command line, with `--max_iter N` raised to N + 1: ReasonRAG's iterations follow a first step."""
+def resolve_options(argv: Sequence[str], known: Sequence[str]) -> list[str]:
+    """`resolve_option` of every word; `--max_iter N` becomes N + 1, as ReasonRAG's iterations follow a first step."""
     words = [part for word in argv for part in (word.split("=", 1) if MAX_ITER.match(word) else [word])]
     for at, (word, value) in enumerate(pairwise(words)):
         if MAX_ITER.match(word) and value.isdecimal() and len(value) < 10:
             words[at + 1] = str(int(value) + 1)
-    return words
+    return [resolve_option(word, known) for word in words]
 
 
 def resolve_option(word: str, known: Sequence[str]) -> str:
