@@ -408,6 +408,34 @@ def test_the_published_adapter_is_served_from_the_hub(cache: Path, monkeypatch: 
         command(EngineSpec(recipe["engine"], recipe["model"], recipe["adapter"]))
 
 
+TYPED = """
+pairs import hub:reasonrag/RAG_ProGuide
+pairs export --pairs runs/pairs-RAG_ProGuide --format llamafactory
+score lengths runs/pairs-RAG_ProGuide
+plan train --pairs runs/pairs-RAG_ProGuide --config qwen2.5-7b-dpo --device h100 --devices 8
+plan train --config qwen2.5-32b-grpo --device h100 --devices 2
+infer --dataset_name hotpotqa --prompt.profile stack --policy.model double
+generate --dataset_name musique --prompt.profile stack --policy.model double
+pairs --trees runs/generate-musique --preset reasonrag --products sft
+score judge --predictions runs/infer-hotpotqa --model double
+score evaluate --predictions runs/infer-hotpotqa
+""".strip().splitlines()
+"""Lines of the page's middle column, in an order in which each finds what it reads."""
+
+
+@pytest.mark.usefixtures("flashrag")
+def test_lines_of_the_page_are_typed(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_hub(cache, "dataset", "reasonrag/RAG_ProGuide", {"RAG_ProGuide.json": json.dumps(published_rows(12)).encode()})
+    with serve(chat_reply(lambda prompt, _: "yes" if "Right?" in prompt else "<answer> lek </answer>")) as endpoint:
+        for section in ("POLICY", "JUDGE"):
+            monkeypatch.setenv(f"STEPRAG_{section}__BASE_URL", endpoint.url)
+            monkeypatch.setenv(f"STEPRAG_{section}__ENGINE", "openai")
+        for line in TYPED:
+            assert main(line.split()) == 0, (line, capsys.readouterr().err)
+
+
 def test_the_memory_stack_s_row_is_one_script() -> None:
     """Its commands are commands of ours with options that they have; it runs on request, for some minutes."""
     text = (ROOT / "scripts/stack_row.sh").read_text().replace("\\\n", " ")
