@@ -124,13 +124,13 @@ def build(
 
 
 def _check_bound(unpaid_from: int | None, sources: list[dict[str, Any]]) -> None:
-    """Says where the searches forced answers at another depth: at their bound, or the step before, from which a search
-    and its evidence would leave no step for an answer.
+    """Says where the searches forced answers at another depth: two steps before their bound a search, whose evidence
+    is a step too, no longer fits.
     """
     for source in sources:
         depth = generation_facts(source).get("episode", {}).get("depth")
-        if unpaid_from and isinstance(depth, int) and depth - unpaid_from not in (0, 1):
-            say(f"pairs: the search's bound was {depth} steps; give --label.unpaid_from {depth}, not {unpaid_from}")
+        if unpaid_from and isinstance(depth, int) and (depth - 1) // 2 != unpaid_from // 2:
+            say(f"pairs: the search's bound was {depth} steps; give --label.unpaid_from {depth - 1}, not {unpaid_from}")
 
 
 def label_facts(config: PairsStageConfig, counts: Mapping[str, int], failed: int) -> dict[str, Any]:
