@@ -86,6 +86,7 @@ def build(
     """
     sources = [run_of(file) for file in trees]
     prompt, grammar = one_prompt(trees, sources)
+    _check_bound(config.label.unpaid_from, sources)
     with (
         answer_searches(index, config) as searches,
         open_run(
@@ -120,6 +121,16 @@ def build(
     elif "pairs" in config.products and not folder.counts["pairs.train"]:
         say("pairs: no pair to train on; the rules and filters above say why: search more, hotter, or ask for less")
     return any(folder.counts[f"{product}.{split}"] for product in config.products for split in SPLITS)
+
+
+def _check_bound(unpaid_from: int | None, sources: list[dict[str, Any]]) -> None:
+    """Says where the searches forced answers at another depth: two steps before their bound a search, whose evidence
+    is a step too, no longer fits.
+    """
+    for source in sources:
+        depth = generation_facts(source).get("episode", {}).get("depth")
+        if unpaid_from and isinstance(depth, int) and (depth - 1) // 2 != unpaid_from // 2:
+            say(f"pairs: the search's bound was {depth} steps; give --label.unpaid_from {depth - 1}, not {unpaid_from}")
 
 
 def label_facts(config: PairsStageConfig, counts: Mapping[str, int], failed: int) -> dict[str, Any]:

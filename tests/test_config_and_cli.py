@@ -23,6 +23,7 @@ from indexes.web.config import WebFileConfig
 from inference.config import InferConfig
 from preference.config import PairsStageConfig
 from steprag.agent.grammars import GRAMMARS
+from steprag.agent.judge import MORE
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import PLACES
 from steprag.config.load import StageConfig, leaves, load_config
@@ -237,7 +238,7 @@ def test_every_recipe_loads_and_differs_from_the_defaults(path: Path) -> None:
     if path.parent.name == "judge":
         words = yaml.safe_load(path.read_text())
         for prompt in words.values() if path.stem == "ragas" else [words]:
-            assert prompt.keys() - {"gold"} == {"system", "user"}
+            assert prompt.keys() - {"gold", *MORE} == {"system", "user"}
         return
     if path.parent.name == "chat":  # patterns of talk; the rewriter's words
         assert path.stem == "route" or yaml.safe_load(path.read_text()).keys() == {"system", "choose", "turn", "user"}

@@ -412,6 +412,7 @@ def test_a_function_cuts_documents(name: str, wanted: list[Passage] | str, parts
     ({"system": "s", "user": "{question}"}, "user does not show {steps}; write it where it belongs"),
     ({"system": "s", "user": "{question} {steps}", "end": ""}, "'end': give the texts"),
     ({"system": ["s"], "user": "{question} {steps}"}, "'system': give the texts"),
+    ({"system": "s", "user": "{question} {steps}", "reply": "a mark"}, "reply 'a mark' is none of score, critique"),
 ])  # fmt: skip
 def test_a_judges_prompt_that_shows_too_little_is_refused(words: object, message: str, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(json.dumps(words))

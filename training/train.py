@@ -38,6 +38,7 @@ from steprag.errors import PART_DONE, ConfigError
 from steprag.records.jsonl import file_hash
 from steprag.records.left_out import LeftOut, as_json
 from steprag.runs.run import Run, open_run, run_of
+from training.card import write_card
 from training.checks import check_smoothing, check_template
 from training.config import NEUTRAL, ONLINE, TrainConfig
 from training.job import Job, back_end
@@ -87,7 +88,7 @@ def main(argv: list[str]) -> int:
 
         with trained(arguments.pairs, arguments.out, config, threads) as run:
             shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
-        _report(run, arguments.json)
+        _report(run, arguments.json, argv)
         return 0
     online = config.stage == "grpo"
     with ExitStack() as stack:
@@ -101,7 +102,7 @@ def main(argv: list[str]) -> int:
             say(f"{arguments.out} is trained already: {run.manifest['steps']} steps; nothing to do")
         else:
             _train(config, inputs, run, threads)
-    _report(run, arguments.json)
+    _report(run, arguments.json, argv)
     return PART_DONE if run.manifest.get("unmoved") else 0
 
 
@@ -232,8 +233,10 @@ def _base(inputs: Inputs) -> dict[str, Any]:
     return {"base": base, "data": inputs.hashes, "prompt": prompt or None}
 
 
-def _report(run: Run, as_json: bool) -> None:
+def _report(run: Run, as_json: bool, argv: Sequence[str]) -> None:
     manifest = run.manifest
+    if not run.finished:  # else the card may have been written on by then
+        write_card(run, argv)
     if as_json:
         sys.stdout.write(json.dumps(manifest, ensure_ascii=False) + "\n")
     figure = "reward" if "reward_first" in manifest else "loss"  # the loss of GRPO says nothing about progress

@@ -146,7 +146,6 @@ def _front(report: dict[str, Any]) -> dict[str, Any]:
     return {
         "pretty_name": config["card"]["name"],
         "license": config["card"]["license"],
-        "language": ["en"],
         "task_categories": ["question-answering", "text-generation"],
         "tags": ["preference", "dpo", "process-supervision", "agentic-rag", "steprag"],
         "size_categories": [next((name for limit, name in SIZES if rows < limit), "n>1M")],

@@ -19,9 +19,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from steprag.config.env_file import without_env
-from steprag.config.recipes import INDEX, KIND, recipe_named, recipe_of_model, warn_of_key
+from steprag.config.recipes import INDEX, KIND, place_adapter, recipe_named, recipe_of_model, warn_of_key
 from steprag.config.sections import Section
-from steprag.config.words import OPTION, SEVERAL, options_meant, resolve_option, shape_of, short_usage, show_help
+from steprag.config.words import OPTION, SEVERAL, options_meant, resolve_options, shape_of, short_usage, show_help
 from steprag.console.progress import say
 from steprag.errors import ConfigError, nearest, quoted
 from steprag.records.jsonl import plain
@@ -199,7 +199,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     parser.allow_abbrev = False  # a shortened option would hide a misspelt one
     parser.usage, known = short_usage(parser), [*_options(parser)]
     show_help(parser, argv)
-    arguments, rest = parser.parse_known_args([resolve_option(word, known) for word in argv])
+    arguments, rest = parser.parse_known_args(resolve_options(argv, known))
     if rest not in ([], ["--"]):  # the last word of ReasonRAG's own command line
         name = rest[0].split("=")[0]
         if several := options_meant(name, known) if name.startswith("--") else []:
@@ -213,6 +213,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     elif word in KIND and (found := recipe_of_model(options_from(arguments), KIND[word])):
         say(f"recipe: {found}, which is that of --model; --config names another")
         arguments.config = str(found)
+        place_adapter(vars(arguments), found)
     return arguments
 
 

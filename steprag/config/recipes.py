@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from steprag.config.sections import RetrieverConfig
+from steprag.config.words import OPTION
 from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError, nearest, quoted
 from steprag.net.hosts import is_local
@@ -28,6 +30,9 @@ RECIPES = Path(__file__).parents[2] / "configs"
 KIND = {**dict.fromkeys(("adapt", "generate", "plan", "trees"), "generation"),
          **dict.fromkeys(("infer", "ask", "serve"), "inference")}  # fmt: skip
 """Of the recipes that several stages have by one name: whose a command takes."""
+
+PUBLISHED = re.compile(r"(?:^|[/\\]|--)qwen2\.5-7b-instruct-(reasonrag|rag-lora)(?![\w-])", re.IGNORECASE)
+"""How ReasonRAG's checkpoint and its adapter are called on the hub, by two owners, and so in folders and endpoints."""
 
 
 def warn_of_key(file: str | None, url: str | None, variable: str | None, *, named: bool = False) -> None:
@@ -92,9 +97,24 @@ def recipe_named(named: str, word: str) -> str:
 
 
 def recipe_of_model(given: Mapping[str, Any], kind: str) -> Path | None:
-    """The stage's recipe that bears the name of the model which options name alone, and that is for it."""
+    """The stage's recipe that bears the name of the model which options name alone, and that is for it; for a model or
+    an adapter that is `PUBLISHED` the one that has its prompts, whatever serves it.
+    """
     name = given.get("policy.model")
+    for published in map(PUBLISHED.search, (str(name), str(given.get("policy.adapter")))):
+        if published and kind == "inference" and not published.string.endswith(".gguf"):
+            return RECIPES / kind / ("reasonrag.yaml" if "reason" in published[1].lower() else "reasonrag-lora.yaml")
     file = RECIPES / kind / f"{name}.yaml"
     if not name or {"policy.engine", "policy.base_url"} & {*given} or "/" in name or not os.path.isfile(file):
         return None
     return file if read_yaml(file).get("policy", {}).get("model") == name else None
+
+
+def place_adapter(given: dict[str, Any], recipe: Path) -> None:
+    """Where `--model` names the adapter of a recipe that has a base too: puts it on that base, or leaves it the name of
+    a model where an endpoint serves it. `given`: what the parser read.
+    """
+    model, adapter, url = (f"{OPTION}policy.{key}" for key in ("model", "adapter", "base_url"))
+    if read_yaml(recipe).get("policy", {}).get("adapter") and model in given and adapter not in given:
+        remote = url in given or os.environ.get("STEPRAG_POLICY__BASE_URL")
+        given[adapter] = "none" if remote else given.pop(model)

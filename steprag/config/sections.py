@@ -230,7 +230,7 @@ class JudgeConfig(PolicyConfig):
 
     temperature: float = Field(default=0.0, ge=0, le=5, description="sampling temperature; 0 is greedy")
     max_tokens: Positive = Field(default=16, description="longest reply, in tokens")
-    prompt: str | None = Field(default=None, description="YAML file with a prompt of yours; none: configs/judge's")
+    prompt: str | None = Field(default=None, description="YAML file of yours, or a name in configs/judge: its prompt")
 
 
 class EpisodeConfig(Section):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -13,7 +15,8 @@ OPTION = "config:"
 BESIDE = ("--judge.", "--rewriter.", "--student.")
 """Models beside the policy: a key without its section means the policy's, or another section's, before theirs."""
 ELSEWHERE = {"max_iter": "episode.depth", "retrieval_top_k": "episode.top_k"}
-"""Options of ReasonRAG's `inference.py`, and what they are called here."""
+"""Options of ReasonRAG's `inference.py`, and what they are called here; `max_iter` does not count the first step."""
+MAX_ITER = re.compile(r"--max[_-]iter(=|$)")
 ALWAYS = ("model", "base_url", "limit", "usd")
 """Keys that the short help shows of every command that has them."""
 HELP: dict[str, tuple[str, tuple[str, str]]] = {
@@ -102,6 +105,15 @@ def options_meant(name: str, known: Sequence[str]) -> list[str]:
         return [f"--{key}"]
     found = [one for one in known if one.endswith(f".{key}") and one.count(".") == key.count(".") + 1]
     return [one for one in found if not one.startswith(BESIDE)] or found
+
+
+def resolve_options(argv: Sequence[str], known: Sequence[str]) -> list[str]:
+    """`resolve_option` of every word; `--max_iter N` becomes N + 1, as ReasonRAG's iterations follow a first step."""
+    words = [part for word in argv for part in (word.split("=", 1) if MAX_ITER.match(word) else [word])]
+    for at, (word, value) in enumerate(pairwise(words)):
+        if MAX_ITER.match(word) and value.isdecimal() and len(value) < 10:
+            words[at + 1] = str(int(value) + 1)
+    return [resolve_option(word, known) for word in words]
 
 
 def resolve_option(word: str, known: Sequence[str]) -> str:
