@@ -228,7 +228,7 @@ READABLE = "the passages gave no question, or the reply could not be read"
     (2, READABLE, lambda choice: choice | {"message": {"content": "I would rather tell {you} a story."}}),
     (2, READABLE, lambda choice: choice | {"message": {"content": '{"question_1": "Which'}, "finish_reason": "length"}),
     (2, READABLE, lambda choice: choice | {"message": {"content": None, "refusal": "I can't help with that."}}),
-    (2, "the request failed", lambda choice: choice | {"finish_reason": "content_filter"}),
+    (2, "the request failed: ", lambda choice: choice | {"finish_reason": "content_filter"}),
     (2, "the request failed", None),
 ])  # fmt: skip
 def test_a_provider_that_talks_refuses_or_fails_is_counted_and_gone_on_from(
@@ -272,7 +272,9 @@ def test_documents_that_give_orders_are_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("said", "options"), [
     ("1 documents cannot be split into train, test, whole documents apart", ("--dev", "0")),
-    ("no question for train and test passed, of", ("--dev", "0", "--writer", "templates")),
+    ("too few questions: 0 to train on, 0 to test on (--least 8). Of 8 ways through 2 documents, 8: the passages gave "
+     "no question, or the reply could not be read. Give more files, or a model to write them (--base_url, --model)",
+     ("--dev", "0", "--writer", "templates")),
     ("hops: input should be less than or equal to 4, not '9'", ("--hops", "9")),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_said_with_a_remedy(
@@ -281,7 +283,7 @@ def test_what_cannot_be_done_is_said_with_a_remedy(
     folder = tmp_path / "docs"
     folder.mkdir()
     for number in range(1 + ("templates" in options)):
-        (folder / f"{number}.txt").write_text(f"Nothing here is a fact of {number}, and no one says otherwise.")
+        (folder / f"{number}.txt").write_text(f"Nothing here is a fact of {'AB'[number]}, and no one says otherwise.")
     assert main(["index", "build", "--corpus", str(folder), "--out", str(tmp_path / "i"), "--encoder", "none"]) == 0
     assert main(["adapt", "questions", "--index", str(tmp_path / "i"), "--out", str(tmp_path / "q"), *options]) == 2
     assert said in capsys.readouterr().err
