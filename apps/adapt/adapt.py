@@ -206,7 +206,7 @@ class Adaptation:
         """What is said before anything is spent. Raises ConfigError for a recipe that is not."""
         for kind in ROWS:
             _recipe("training", vars(self.config.student)[kind])
-        who = "the policy writes" if self.config.by_policy else "templates over extracted facts make"
+        who = "the policy writes" if self.config.by_policy else "templates make"
         told = [f"{who} the questions; training and test run on this machine", *map(": ".join, self.forecast.items())]
         told += [self.bought()] if self.config.budget.usd else []
         return "".join(f"adapt: {line}\n" for line in told)

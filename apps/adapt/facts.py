@@ -68,6 +68,7 @@ _AND = re.compile(r" and (?=(?:\w{3,}ed|was|is|has|are|were|have|\w{3,}s (?:the|
 _MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 _DATE = (rf"(?:\d{{1,2}} {_MONTH}(?: \d{{4}})?|{_MONTH}(?: \d{{1,2}})?(?:,? \d{{4}})?|(?:1[0-9]|20)\d\d|\d{{1,2}}:\d\d|"
          r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?)")  # fmt: skip
+_INSIDE = re.compile(r"(?<=[\w,] )[\w'’-]+")
 _FRONTED = re.compile(rf"(?P<when>(?:In|On|Since|By|Until) {_DATE}),? (?P<rest>.+)")
 _WHEN = re.compile(rf"(?P<before>.*?)\b(?P<how>in|on|at|since|until|by|for|to) (?P<value>{_DATE}(?: and {_DATE})?)\b")
 _WHERE = re.compile(
@@ -127,6 +128,15 @@ def _related(subject: str, relation: str | None, number: str | None, to: str) ->
 
 
 @dataclass(frozen=True)
+class About:
+    """A passage's heading, the words that do not begin its sentences, and whether it says "he" or "she"."""
+
+    heading: str
+    inside: frozenset[str]
+    human: bool
+
+
+@dataclass(frozen=True)
 class Clause:
     """A sentence's subject, verb and rest. `named`: the subject is a name, so that it can be asked for."""
 
@@ -160,11 +170,11 @@ def lemma(verb: str) -> str:
 def _told(passage: Passage, sentences: list[str]) -> Iterator[Fact]:
     """The facts of clauses, then the gaps of sentences that told none."""
     heading, last, gaps = heading_of(passage), dict[bool, Clause](), list[Fact]()
+    inside = frozenset((*_INSIDE.findall(passage.text), *heading.split()))
+    about = About(heading, inside, bool(re.search(r"\b[Ss]?[Hh]e\b", passage.text)))
     for sentence in (one for one in sentences if len(one) <= LONGEST):
         facts = list[Fact]()
-        for clause in chain.from_iterable(
-            _clauses(part, passage.text, heading, last) for part in _BREAK.split(sentence)
-        ):
+        for clause in chain.from_iterable(_clauses(part, about, last) for part in _BREAK.split(sentence)):
             last[clause.person] = clause
             asked = (*_subject_asked(clause), *_rest_asked(clause))
             facts += [one for one in asked if not _UNCLEAR.search(one.question[1:])]
@@ -187,16 +197,16 @@ def _gap(sentence: str, heading: str) -> Iterator[Fact]:
             yield Fact(f'What is missing, according to "{heading}": "{words}"?', found["value"])
 
 
-def _clauses(part: str, text: str, heading: str, last: Mapping[bool, Clause]) -> Iterator[Clause]:
+def _clauses(part: str, about: About, last: Mapping[bool, Clause]) -> Iterator[Clause]:
     """A clause, and those that continue with its subject: "was opened in 1950 and has 340 employees"."""
     first, *others = _AND.split(part.rstrip(".!?"))
-    if clause := _clause(first, text, heading, last):
+    if clause := _clause(first, about, last):
         yield clause
         for verb, _, rest in (other.partition(" ") for other in others):
             yield replace(clause, verb=verb, rest=_CUT.split(rest, maxsplit=1)[0])
 
 
-def _clause(part: str, text: str, heading: str, last: Mapping[bool, Clause]) -> Clause | None:
+def _clause(part: str, about: About, last: Mapping[bool, Clause]) -> Clause | None:
     """The first clause of a sentence's part; "She" and "Its" mean the `last` person and thing. None without a verb."""
     part = _ADVERB.sub("", part, count=1)
     fronted = _FRONTED.match(part)
@@ -214,11 +224,11 @@ def _clause(part: str, text: str, heading: str, last: Mapping[bool, Clause]) -> 
     if meant:
         return Clause(subject, words[place], rest, meant.named, meant.person and subject == meant.subject)
     several = len(subject.removeprefix("The ").split()) > 1
-    inside = re.search(rf"[\w,] {re.escape(words[0])}\b", text) or words[0] in heading.split()
-    inside = inside or subject.lower() == heading or re.match(r"(?:is|was) an? ", " ".join(words[place:]))
+    inside = words[0] in about.inside or subject.lower() == about.heading
+    inside = inside or re.match(r"(?:is|was) an? ", " ".join(words[place:]))
     named = any(word[0].isupper() for word in words[1:place]) or bool(capital and inside)
     whole = bool(capital) and not subject.startswith("The ") and (several or words[place] in _PERSONAL)
-    human = re.search(r"\b[Ss]?[Hh]e\b", text) or words[place] in _PERSONAL or (several and subject != heading)
+    human = about.human or words[place] in _PERSONAL or (several and subject != about.heading)
     if not named and place == 1 and not subject.endswith("s"):
         return None  # a name or none, who knows
     if not named or words[0] in ("The", "A", "An"):
@@ -249,7 +259,8 @@ def _subject_asked(clause: Clause) -> Iterator[Fact]:
     words = clause.rest.split()
     joined = words.index("and") if "and" in words else len(words)
     most = joined if _PREPOSITIONS & set(words[:joined]) else len(words)
-    said = next((end for end in range(min(WORDS, most), 1, -1) if end == most or words[end] in _PREPOSITIONS), 0)
+    ends = range(min(WORDS, most), clause.verb in _AUX, -1)
+    said = next((end for end in ends if end == most or words[end] in _PREPOSITIONS), 0)
     vague = clause.verb in _BE and (words[:1] in (["a"], ["an"], ["called"]) or clause.rest[:1].isupper())
     if not clause.named or not said or vague or "'s" in clause.subject or words[said - 1] in _PREPOSITIONS:
         return

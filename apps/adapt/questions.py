@@ -132,7 +132,9 @@ async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dic
         with open_run(out, "questions", identity=identity, config=config.model_dump()) as run:
             await retriever.ready()
             with PassageStore(index) as store:
-                graph = PassageGraph(store, config.wanted, config.seed)
+                tenth = sum(config.wanted.values()) // 10  # of the documents at least, so that questions are found
+                shares = {split: count and max(count, tenth) for split, count in config.wanted.items()}
+                graph = PassageGraph(store, shares, config.seed)
                 maker = QuestionMaker(config, run, store, graph, retriever, Results(out / "made.jsonl", MADE))
                 await maker.make()
                 return await maker.finish()

@@ -195,7 +195,8 @@ class TemplateWriter:
         if not rest:
             yield Draft(worded.question, fact.answer, hops)
         elif worded.phrase and agree(fact.answer, bridges[0]):
-            name = re.compile(rf"(?:[Tt]he )?\b{re.escape(fact.answer.removeprefix('the '))}\b(?!['’])")
+            bare = re.escape(fact.answer.removeprefix("the "))
+            name = re.compile(rf"(?:[Tt]he )?\b{bare}\b(?!['’])")
             for onward in rest[0]:
                 back = onward.kind and onward.kind.partition(" ")[2] == fact.kind.partition(" ")[2]
                 if name.search(onward.question) and not back:
