@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from apps.adapt.draw import Draw
 from apps.adapt.facts import facts_in
 from apps.adapt.gates import Draft, Hop, MadeQuestion, make
 from apps.adapt.passages import PassageGraph, PassagePath, heading_of, subjects_of
-from apps.adapt.questions import Draw
 from apps.commands import main
 from apps.reproduce import stages
 from indexes.corpora.readers import open_source
@@ -363,7 +363,7 @@ def test_a_folder_becomes_an_agent_with_a_report(
     with serve(reply) as endpoint:
         by = ["--policy.base_url", endpoint.url, "--policy.model", "double", "--policy.engine", "openai"]
         argv = ["adapt", str(docs), "--out", str(out), *by, "--encoder", "none", "--trees", str(recipe), "--hops", "2",
-                "--questions", "6", "--dev", "0", "--test", "3", "--episode.depth", "4",
+                "--questions", "6", "--dev", "0", "--test", "3", "--episode.depth", "4", "--least", "1",
                 "--student.sft", str(tmp_path / "sft.yaml"), "--student.dpo", str(tmp_path / "dpo.yaml")]  # fmt: skip
         assert main([*argv, "--plan"]) == 0
         assert not out.exists()

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from apps.adapt import facts
+from apps.adapt import english
 from apps.chat import routing
 from indexes.encoding import families
 from steprag.policy import refusals
@@ -35,7 +35,7 @@ METHODS = ("search", "match", "fullmatch", "findall", "finditer", "sub", "subn",
 LITTLE, PATIENCE = 150e-9, 2.0
 """Seconds a character that every pattern may take, and when one is given up."""
 SAID = refusals.SHOWN * (refusals.CODES + 2)
-BOUNDED = {"apps.adapt.facts:_": facts.LONGEST, "apps.chat.routing": routing.LONGEST,
+BOUNDED = {"apps.adapt.english:": english.LONGEST, "apps.chat.routing": routing.LONGEST,
            "indexes.encoding.families": families.LONGEST,
            "steprag.policy.refusals": SAID, "steprag.policy.dialect": SAID}  # fmt: skip
 """Characters at most that reach the patterns of these modules, by their own bounds."""

@@ -117,9 +117,13 @@ class Adaptation:
 
     @property
     def kinds(self) -> list[str]:
-        """The trainings for which the trees gave something to learn from."""
-        counts = read_manifest(self.out / "pairs").get("counts", {})
-        return [kind for kind, rows in ROWS.items() if counts.get(rows)]
+        """The trainings for which the trees gave enough to learn from."""
+        return [kind for kind, rows in ROWS.items() if self.learnt.get(rows, 0) >= self.config.least]
+
+    @property
+    def learnt(self) -> dict[str, int]:
+        """What the pairs folder counts."""
+        return read_manifest(self.out / "pairs").get("counts", {})
 
     def run(self) -> list[Contender]:
         """All stages; returns who answered the test questions. Raises BudgetReached, StepragError."""
@@ -184,7 +188,9 @@ class Adaptation:
             yield stage(out, "train", *fast(), *below, config=recipe, pairs=self.out / "pairs")
             below = ["--model" if _recipe("training", recipe).get("finetuning") == "full" else "--adapter", str(out)]
         if not below:
-            say("adapt: the trees gave nothing to learn from; ask for more --questions, or give a stronger policy")
+            found = ", ".join(f"{self.learnt.get(rows, 0)} rows for {kind}" for kind, rows in ROWS.items())
+            say(f"adapt: the trees gave too little to learn from ({found}; --least {self.config.least}); ask for more "
+                "--questions, or give a stronger policy (--base_url, --model)")  # fmt: skip
 
     def _contenders(self) -> list[Contender]:
         """Who answers the test questions: three baselines, and the agent where one was trained."""

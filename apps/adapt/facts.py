@@ -12,81 +12,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from apps.adapt import english
 from apps.adapt.passages import heading_of
 from steprag.scores.gold import holds_golden
 from steprag.types import Passage
 
-_CAPITAL = r"[^\W\d_a-zß-öø-ÿ][\w'’-]*"
-_NAME = rf"(?:[Tt]he )?{_CAPITAL}(?:,? (?:of |and |de |the )*{_CAPITAL})*"
 _NOUN = r"[a-z][a-z-]+(?: [a-z-]+){0,3}?"
 _VALUE = r"(?:the [a-z]*+|[^\Wa-zß-öø-ÿ]|[.+-]\w)[^,;:\s]*+(?:,\d{3})*+(?: [^,;:\s]++){0,5}?"
-_SUBJECT, _OBJECT, _RELATION = rf"(?P<subject>{_NAME})", rf"(?P<object>{_VALUE})", rf"(?P<relation>{_NOUN})"
+_SUBJECT, _OBJECT, _RELATION = rf"(?P<subject>{english.NAME})", rf"(?P<object>{_VALUE})", rf"(?P<relation>{_NOUN})"
 PATTERNS = [re.compile(rf"(?:^|[;:] |^[^,]+, and ){pattern}(?=\.?$|[,;:] | and | but | with )") for pattern in (
     rf"(?:The|the) {_RELATION} (?:of|in) {_SUBJECT} (?:is|was) {_OBJECT}",
-    rf"(?P<object>{_NAME}) (?:is|was) (?:also )?the {_RELATION} of (?:the (?:[\w.]+ )+of )?{_SUBJECT}",
+    rf"(?P<object>{english.NAME}) (?:is|was) (?:also )?the {_RELATION} of (?:the (?:[\w.]+ )+of )?{_SUBJECT}",
     rf"{_SUBJECT},? (?:has|counts) an? {_RELATION} of {_OBJECT}",
     rf"{_SUBJECT}['’]s (?P<relation>[\w -]{{3,40}}?) is {_OBJECT}",
     rf"(?P<subject>Its) {_RELATION} is {_OBJECT}",
     rf"{_SUBJECT} (?:has|counts|is divided into) (?P<object>\d[\d.,]*) (?P<number>[a-z]+)",
     rf"In {_SUBJECT} the {_RELATION} is {_OBJECT}",
-    rf"{_SUBJECT} has (?P<object>{_NAME}) as its {_RELATION}",
+    rf"{_SUBJECT} has (?P<object>{english.NAME}) as its {_RELATION}",
 )]  # fmt: skip
 """Sentences that tell a fact; the `number` of counted things is a relation, and "Its" means what the heading names."""
-SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[^\W\d_a-z])")
-LONGEST, WORDS, MOST = 400, 6, 25
-"""Characters of a sentence that is cut into clauses; words of its rest that a question repeats; of a question."""
-
-
-def _set(words: str) -> frozenset[str]:
-    return frozenset(words.split())
-
-
-_BE = _set("is are was were")
-_AUX = _BE | _set("must may can will should")
-_PAST = _set("""began became bought built came chose drew fell found gave got grew held kept led left lost made met paid
-    ran rose said sang sat sent set sold spoke spent taught told took went won wrote""")
-_PERSONAL = _set("will agreed asked checks leads married proposed reported said showed teaches told wrote")
-"""Verbs of people, so that one name that does so is a person's."""
-_ROLES = _set("""captain chair chief child director editor father founder head king leader manager mayor mother owner
-    president queen secretary treasurer""")
-_PLACED = _set("""born buried died found hangs held kept lies lived lives located situated stands stored studied taught
-    work works""")
-_PREPOSITIONS = _set("""about above after at before between by during for from in into near of on over since through to
-    under until with within without""")
-_PRONOUNS = _set("he she it his her its")
-_UNCLEAR = re.compile(
-    r"\b(?:I|it|its|he|him|his|she|her|they|them|their|we|us|our|you|your|this|these|those|ones?)\b", re.IGNORECASE
-)
-_ODD = re.compile(r"\b(?:and|or|that|to|who|not?|there|nobody|each|every)\b|[^\w’' -]| - ", re.IGNORECASE)
-"""In a subject: it is not the sentence's, or none that a question can be asked of."""
-_NUMBERS = "two three four five six seven eight nine ten eleven twelve"
-_COUNTING = _set(f"both few many several some {_NUMBERS}")
-_ADVERB = re.compile(r"(?:Today|Now|Then|Later|Soon|Currently|Usually|However),? ")
-_BREAK = re.compile(r"; |: |, (?:and|but) (?=[A-Z]|the |an? )")
-_CUT = re.compile(r",? (?:which|who|where|when|while|because|although|but|so|that|why|how|whether)\b|, ")
-_AND = re.compile(r" and (?=(?:\w{3,}ed|was|is|has|are|were|have|\w{3,}s (?:the|an?|at|by|for|in|on|to|with)) )")
-_MONTH = "(?:January|February|March|April|May|June|July|August|September|October|November|December)"
-_DATE = (rf"(?:\d{{1,2}} {_MONTH}(?: \d{{4}})?|{_MONTH}(?: \d{{1,2}})?(?:,? \d{{4}})?|(?:1[0-9]|20)\d\d|\d{{1,2}}:\d\d|"
-         r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)days?)")  # fmt: skip
+WORDS, MOST = 6, 25
+"""Words of a clause's rest that a question repeats, and of a question."""
 _INSIDE = re.compile(r"(?<=[\w,] )[\w'’-]+")
-_FRONTED = re.compile(rf"(?P<when>(?:In|On|Since|By|Until) {_DATE}),? (?P<rest>.+)")
-_WHEN = re.compile(rf"(?P<before>.*?)\b(?P<how>in|on|at|since|until|by|for|to) (?P<value>{_DATE}(?: and {_DATE})?)\b")
-_WHERE = re.compile(
-    rf"(?P<before>.*?)\b(?:in|at|near|(?<!based )on) (?P<value>(?:the (?:(?!by|for|with)[a-z]+ ){{0,3}})?(?!{_DATE})"
-    rf"{_CAPITAL}(?: (?:of )?{_CAPITAL})*)(?=$|,| (?:and|in|on|at|by|to|from|of|for|since|until|with) )"
-)
-_MONEY = _set("dollars euros francs kroner pounds")
-_COUNTED = (r"(?!(?:after|ago|and|are|before|each|for|from|has|have|later|past|per|was|were|with)\b)"
-            r"[a-z][a-z-]{2,}")  # fmt: skip
-_COUNT = re.compile(
-    r"(?P<before>(?:[^\d]*? )??)(?:(?:about|around|only|nearly|at least) )?"
-    rf"(?P<value>\d[\d,]*(?:\.\d+)?(?: million)?|{_NUMBERS.replace(' ', '|')}) "
-    rf"(?P<noun>{_COUNTED}(?: {_COUNTED})?)"
-    r"(?P<of> of [a-z-]+(?: [a-z-]+)?)?(?P<each> (?:a|each|per) (?:day|week|month|year|night))?"
-)
-_BY = re.compile(rf"(?P<before>\w+(?:ed|en|wn|lt|de|nt|ld|un))\b.*? by (?P<value>{_NAME})")
-_GAP = re.compile(rf"(?<=\w )(?P<value>{_DATE}|\d[\d,.:]*\d|\d|{_CAPITAL}(?: {_CAPITAL})+)(?![\w-])")
-_CALLED = re.compile(rf"(?P<before>called) (?P<value>{_NAME})")
+SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[^\W\d_a-z])")
 
 
 @dataclass(frozen=True)
@@ -106,7 +54,7 @@ def facts_in(passage: Passage) -> Iterator[Fact]:
         for found in (found for pattern in PATTERNS for found in pattern.finditer(sentence)):
             parts = found.groupdict()
             subject = passage.title.rpartition(", ")[2] if parts["subject"] == "Its" else parts["subject"]
-            if subject.lower() not in _PRONOUNS:
+            if subject.lower() not in english.PRONOUNS:
                 yield from _related(subject, parts.get("relation"), parts.get("number"), parts["object"].rstrip("."))
     for fact in _told(passage, sentences):
         if len(fact.question.split()) <= MOST and not holds_golden(fact.question, (fact.answer,)):
@@ -115,16 +63,14 @@ def facts_in(passage: Passage) -> Iterator[Fact]:
 
 def _related(subject: str, relation: str | None, number: str | None, to: str) -> Iterator[Fact]:
     if relation is None:
-        yield Fact(
-            f"How many {number} does {subject} have?", to, f"the number of {number} of {subject}", f"of {number}"
-        )
+        words = f"the number of {number} of {subject}"
+        yield Fact(f"How many {number} does {subject} have?", to, words, f"of {number}")
         return
-    asks = "Who" if relation.split()[-1] in _ROLES else "What"
+    asks = "Who" if relation.split()[-1] in english.ROLES else "What"
     yield Fact(f"{asks} is the {relation} of {subject}?", to, f"the {relation} of {subject}", f"of {relation}")
     if not to[0].isdigit():
-        yield Fact(
-            f"What has {to} as its {relation}?", subject, f"the one whose {relation} is {to}", f"with {relation}"
-        )
+        words = f"the one whose {relation} is {to}"
+        yield Fact(f"What has {to} as its {relation}?", subject, words, f"with {relation}")
 
 
 @dataclass(frozen=True)
@@ -149,7 +95,7 @@ class Clause:
     def asked(self, how: str, before: str) -> str:
         """The question for what stands behind `before` in the rest: "When was the bridge opened?"."""
         verb, before, subject = self.verb, before.strip(), self.subject
-        if verb in _AUX or (verb in ("has", "have") and re.match(r"been |\w+ed\b", before)):
+        if verb in english.AUX or (verb in ("has", "have") and re.match(r"been |\w+ed\b", before)):
             words = verb, subject, before
         elif verb in ("has", "have"):
             words = "does" if verb == "has" else "do", subject, "have", before
@@ -172,12 +118,12 @@ def _told(passage: Passage, sentences: list[str]) -> Iterator[Fact]:
     heading, last, gaps = heading_of(passage), dict[bool, Clause](), list[Fact]()
     inside = frozenset((*_INSIDE.findall(passage.text), *heading.split()))
     about = About(heading, inside, bool(re.search(r"\b[Ss]?[Hh]e\b", passage.text)))
-    for sentence in (one for one in sentences if len(one) <= LONGEST):
+    for sentence in (one for one in sentences if len(one) <= english.LONGEST):
         facts = list[Fact]()
-        for clause in chain.from_iterable(_clauses(part, about, last) for part in _BREAK.split(sentence)):
+        for clause in chain.from_iterable(_clauses(part, about, last) for part in english.BREAK.split(sentence)):
             last[clause.person] = clause
             asked = (*_subject_asked(clause), *_rest_asked(clause))
-            facts += [one for one in asked if not _UNCLEAR.search(one.question[1:])]
+            facts += [one for one in asked if not english.UNCLEAR.search(one.question[1:])]
         gaps += [] if facts else _gap(sentence, heading)
         for fact in facts:  # a name or number makes it clear; else its heading does
             where = "" if re.search(r"[A-Z\d]", fact.question[1:]) else f', according to "{heading}"'
@@ -187,11 +133,9 @@ def _told(passage: Passage, sentences: list[str]) -> Iterator[Fact]:
 
 def _gap(sentence: str, heading: str) -> Iterator[Fact]:
     """A date, number or name that is missing among the words around it."""
-    if found := _GAP.search(sentence):
-        before, after = (
-            sentence[: found.start()].split()[-WORDS:],
-            sentence[found.end() :].rstrip(".!?").split()[:WORDS],
-        )
+    if found := english.GAP.search(sentence):
+        before, after = sentence[: found.start()].split(), sentence[found.end() :].rstrip(".!?").split()
+        before, after = before[-WORDS:], after[:WORDS]
         if len(before) + len(after) >= WORDS // 2:
             words = " ".join([*before, "___", *after]).replace('"', "'")
             yield Fact(f'What is missing, according to "{heading}": "{words}"?', found["value"])
@@ -199,36 +143,36 @@ def _gap(sentence: str, heading: str) -> Iterator[Fact]:
 
 def _clauses(part: str, about: About, last: Mapping[bool, Clause]) -> Iterator[Clause]:
     """A clause, and those that continue with its subject: "was opened in 1950 and has 340 employees"."""
-    first, *others = _AND.split(part.rstrip(".!?"))
+    first, *others = english.AND.split(part.rstrip(".!?"))
     if clause := _clause(first, about, last):
         yield clause
         for verb, _, rest in (other.partition(" ") for other in others):
-            yield replace(clause, verb=verb, rest=_CUT.split(rest, maxsplit=1)[0])
+            yield replace(clause, verb=verb, rest=english.CUT.split(rest, maxsplit=1)[0])
 
 
 def _clause(part: str, about: About, last: Mapping[bool, Clause]) -> Clause | None:
     """The first clause of a sentence's part; "She" and "Its" mean the `last` person and thing. None without a verb."""
-    part = _ADVERB.sub("", part, count=1)
-    fronted = _FRONTED.match(part)
-    part = _CUT.split(fronted["rest"] if fronted else part, maxsplit=1)[0]
+    part = english.ADVERB.sub("", part, count=1)
+    fronted = english.FRONTED.match(part)
+    part = english.CUT.split(fronted["rest"] if fronted else part, maxsplit=1)[0]
     words = f"{part} {fronted['when'][0].lower()}{fronted['when'][1:]}".split() if fronted else part.split()
     pronoun = words[0].lower() if words else ""
-    meant = last.get(pronoun in ("he", "she", "his", "her")) if pronoun in _PRONOUNS else None
+    meant = last.get(pronoun in ("he", "she", "his", "her")) if pronoun in english.PRONOUNS else None
     if meant:
         words[0] = f"{meant.subject}'s" if pronoun in ("his", "her", "its") else meant.subject
     place = next((at for at in range(1, min(8, len(words))) if _is_verb(words, at)), None)
     subject = " ".join(words[:place])
-    if place is None or _ODD.search(subject):
+    if place is None or english.ODD.search(subject):
         return None
-    rest, capital = " ".join(words[place + 1 :]), re.fullmatch(_NAME, subject)
+    rest, capital = " ".join(words[place + 1 :]), re.fullmatch(english.NAME, subject)
     if meant:
         return Clause(subject, words[place], rest, meant.named, meant.person and subject == meant.subject)
     several = len(subject.removeprefix("The ").split()) > 1
     inside = words[0] in about.inside or subject.lower() == about.heading
     inside = inside or re.match(r"(?:is|was) an? ", " ".join(words[place:]))
     named = any(word[0].isupper() for word in words[1:place]) or bool(capital and inside)
-    whole = bool(capital) and not subject.startswith("The ") and (several or words[place] in _PERSONAL)
-    human = about.human or words[place] in _PERSONAL or (several and subject != about.heading)
+    whole = bool(capital) and not subject.startswith("The ") and (several or words[place] in english.PERSONAL)
+    human = about.human or words[place] in english.PERSONAL or (several and subject != about.heading)
     if not named and place == 1 and not subject.endswith("s"):
         return None  # a name or none, who knows
     if not named or words[0] in ("The", "A", "An"):
@@ -238,31 +182,26 @@ def _clause(part: str, about: About, last: Mapping[bool, Clause]) -> Clause | No
 
 def _is_verb(words: list[str], at: int) -> bool:
     word, last, following = words[at], words[at - 1], words[at + 1] if at + 1 < len(words) else ""
-    if word in _AUX or word in _PAST or word in ("has", "have", "had"):
+    if word in english.AUX or word in english.PAST or word in ("has", "have", "had"):
         return True
-    if not word.isalpha() or not word.islower() or not following or word == "does" or last.lower() in _COUNTING:
+    if not word.isalpha() or not word.islower() or not following or word == "does" or last.lower() in english.COUNTING:
         return False
     if word.endswith("ed") and len(word) > 4:
         return following != "by" and last.lower() not in ("the", "a", "an")
-    onward = following in _PREPOSITIONS or following in ("the", "a", "an") or not following.islower()
-    ends = word.endswith("s") and not word.endswith(("ss", "us", "is"))
-    return (
-        ends
-        and last.lower() not in ("the", "a", "an")
-        and not last.endswith("s")
-        and (last[0].isupper() and at > 1 or onward)
-    )
+    onward = following in english.PREPOSITIONS or following in ("the", "a", "an") or not following.islower()
+    third = word.endswith("s") and not word.endswith(("ss", "us", "is")) and not last.endswith("s")
+    return third and last.lower() not in ("the", "a", "an") and (onward or (last[0].isupper() and at > 1))
 
 
 def _subject_asked(clause: Clause) -> Iterator[Fact]:
     """Who or what does it: the verb and as much of the rest as a question may repeat, up to before a preposition."""
     words = clause.rest.split()
     joined = words.index("and") if "and" in words else len(words)
-    most = joined if _PREPOSITIONS & set(words[:joined]) else len(words)
-    ends = range(min(WORDS, most), clause.verb in _AUX, -1)
-    said = next((end for end in ends if end == most or words[end] in _PREPOSITIONS), 0)
-    vague = clause.verb in _BE and (words[:1] in (["a"], ["an"], ["called"]) or clause.rest[:1].isupper())
-    if not clause.named or not said or vague or "'s" in clause.subject or words[said - 1] in _PREPOSITIONS:
+    most = joined if english.PREPOSITIONS & set(words[:joined]) else len(words)
+    ends = range(min(WORDS, most), clause.verb in english.AUX, -1)
+    said = next((end for end in ends if end == most or words[end] in english.PREPOSITIONS), 0)
+    vague = clause.verb in english.BE and (words[:1] in (["a"], ["an"], ["called"]) or clause.rest[:1].isupper())
+    if not clause.named or not said or vague or "'s" in clause.subject or words[said - 1] in english.PREPOSITIONS:
         return
     if clause.person and clause.verb in ("are", "were", "have"):  # of several, the last
         return
@@ -277,31 +216,31 @@ def _subject_asked(clause: Clause) -> Iterator[Fact]:
 
 def _rest_asked(clause: Clause) -> Iterator[Fact]:
     """When, where, how many, by whom, and what something is called."""
-    rest, past = clause.rest, clause.verb not in _AUX and not clause.verb.endswith(("s", "have"))
+    rest, past = clause.rest, clause.verb not in english.AUX and not clause.verb.endswith(("s", "have"))
     who = clause.subject
-    if found := _WHEN.match(rest):
+    if found := english.WHEN.match(rest):
         how = {"since": "Since when", "until": "Until when", "to": "To what date"}.get(found["how"], "When")
         yield Fact(clause.asked(how, found["before"]), found["value"])
-    if (found := _WHERE.match(rest)) and (found["before"].split() or [clause.verb])[-1] in _PLACED:
+    if (found := english.WHERE.match(rest)) and (found["before"].split() or [clause.verb])[-1] in english.PLACED:
         before = found["before"].strip()
         yield Fact(clause.asked("Where", before), found["value"],
                    f"the place where {' '.join(filter(None, (who, clause.verb, before)))}")  # fmt: skip
-    if clause.verb in _BE and (found := _BY.match(rest)):
+    if clause.verb in english.BE and (found := english.BY.match(rest)):
         asks, words = "Who" if " " in found["value"] else "What", f"{found['before']} by"
         yield Fact(f"{asks} {clause.verb} {who} {words}", found["value"], f"the one that {who} {clause.verb} {words}")
-    if clause.verb in _BE and (found := _CALLED.match(rest)):
+    if clause.verb in english.BE and (found := english.CALLED.match(rest)):
         yield Fact(clause.asked("What", "called"), found["value"])
     yield from _counted(clause, rest, past)
 
 
 def _counted(clause: Clause, rest: str, past: bool) -> Iterator[Fact]:
-    found = _COUNT.match(rest)
-    if not found or re.fullmatch(_DATE, found["value"]):
+    found = english.COUNT.match(rest)
+    if not found or re.fullmatch(english.DATE, found["value"]):
         return
     *before, last = found["before"].split() or [""]
     if last in ("every", "each") or before[-1:] == ["up"] or before[:1] in (["a"], ["an"]):
         return
-    money = found["noun"].split()[0] in _MONEY
+    money = found["noun"].split()[0] in english.MONEY
     many = f"how many {found['noun']}{found['of'] or ''}"
     answer = f"{found['value']} {found['noun'].split()[0]}" if money else found["value"]
     if past:
@@ -310,6 +249,6 @@ def _counted(clause: Clause, rest: str, past: bool) -> Iterator[Fact]:
             yield Fact(f"{how} {clause.verb} by {clause.subject}", answer)
         return
     how = "How much" if money else many.capitalize()
-    if last in _PREPOSITIONS:
+    if last in english.PREPOSITIONS:
         how, last = f"{last.title()} {'what sum' if money else many}", ""
     yield Fact(f"{clause.asked(how, ' '.join([*before, last]))}{found['each'] or ''}", answer)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from bisect import insort
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -20,6 +19,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from apps.adapt import writers
+from apps.adapt.draw import Draw
 from apps.adapt.gates import FOUND, GATES, MADE, MadeQuestion, QuestionWriter, make, runs_of
 from apps.adapt.passages import SPLITS, PassageGraph, PassagePath
 from indexes import open_retriever
@@ -75,7 +75,7 @@ class QuestionsConfig(StageConfig):
     )
     test: Positive = Field(default=100, description="questions to test on, of documents never trained on")
     hops: int = Field(3, ge=1, le=writers.MOST_HOPS, description="passages that a question leads through at most")
-    least: Positive = Field(default=8, description="questions to train on, and to test on: with fewer it stops")
+    least: Positive = Field(default=8, description="questions to train on, to test on, and pairs: with fewer it stops")
     tries: Positive = Field(default=4, description="paths that are tried for a question at most")
     seed: int = Field(default=0, description="draws splits and paths")
 
@@ -138,62 +138,6 @@ async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dic
                 maker = QuestionMaker(config, run, store, graph, retriever, Results(out / "made.jsonl", MADE))
                 await maker.make()
                 return await maker.finish()
-
-
-@dataclass
-class Draw(Iterator[Question]):
-    """An iterator over the paths to make questions of, as questions in `asked`; what `tell` hears may give it more.
-
-    Of each kind ("train-2": split and hops) as many are tried, in their order, as give the questions `wanted`. What
-    passes decides which those are, not who is quicker: a path is tried where too few passed of all before it, or would
-    pass if the last few (a half of `wanted`, a quarter, …) did like those before. Kinds take turns, the longest most
-    often, so that all end together: at an end few paths are left to try at once. `known`: whether a made one passed.
-    """
-
-    wanted: Mapping[str, int]
-    paths: Mapping[str, Iterator[PassagePath]]
-    known: Mapping[str, bool]
-    tried: dict[str, PassagePath] = field(default_factory=dict)
-    asked: list[Question] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._ended: dict[str, list[bool | None]] = {kind: [] for kind in self.wanted}
-        self._passed = {kind: [0] for kind in self.wanted}  # [n]: of the first n, as far as all of these have ended
-
-    def __next__(self) -> Question:
-        def share(kind: str) -> float:
-            return len(self._ended[kind]) / max(1, self.wanted[kind]) / int(kind.rpartition("-")[2])
-
-        while path := next(filter(None, map(self._next, sorted(self.wanted, key=share))), None):
-            self.tried[path.id], question = path, Question(path.id, " → ".join(map(str, path.rows)), ("",))
-            insort(self.asked, question, key=lambda one: one.id)
-            if path.id not in self.known:
-                return question
-            self.tell(path.id, self.known[path.id])
-        raise StopIteration
-
-    def _next(self, kind: str) -> PassagePath | None:
-        tried, passed, wanted = len(self._ended[kind]), self._passed[kind], self.wanted[kind]
-        seen = (tried - (wanted >> halved) for halved in range(1, wanted.bit_length() + 1))  # the last: all before it
-        few = any(0 < at < len(passed) and passed[at] * tried < wanted * at for at in seen)
-        if tried >= wanted and not few:
-            return None
-        if path := next(self.paths[kind], None):
-            self._ended[kind].append(None)
-        return path
-
-    @property
-    def open(self) -> bool:
-        """Whether of some path nothing was told: which further ones are tried is not known yet."""
-        return any(None in ended for ended in self._ended.values())
-
-    def tell(self, path_id: str, passed: bool) -> None:
-        """What became of a path."""
-        kind, _, number = path_id.rpartition("-")
-        ended, so_far = self._ended[kind], self._passed[kind]
-        ended[int(number) - 1] = passed
-        while len(so_far) <= len(ended) and (each := ended[len(so_far) - 1]) is not None:
-            so_far.append(so_far[-1] + each)
 
 
 @dataclass
