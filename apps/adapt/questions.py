@@ -114,7 +114,7 @@ def main(argv: list[str]) -> int:
     config = config_from(QuestionsConfig, given)
     told = run_interruptible(make_questions(config, existing(index_of(given), "index folder"), Path(given.out)))
     passed = ", ".join(f"{count} {name}" for name, count in told["passed"].items())
-    lines = [f"{told['paths']} paths, {sum(told['passed'].values())} questions pass: {passed}"]
+    lines = [f"{sum(told['passed'].values())} questions: {passed}; of {told['paths']} ways through the documents"]
     lines += [f"{told['failed']:>6} failed: the request did; run again to retry them"] if told["failed"] else []
     lines += [f"{count:>6} {gate}: {GATES[gate]}" for gate, count in told["gates"].items()]
     sys.stdout.write("\n".join([*lines, ""]))
@@ -281,7 +281,8 @@ class QuestionMaker:
             "writer": "policy" if self.config.by_policy else "templates", "documents": len(set(documents)),
             "passages": len(documents), "paths": len(self.draw.tried), "failed": len(self.draw.tried) - len(made),
             "gates": {gate: gates[gate] for gate in GATES if gates[gate]}, "wanted": self.config.wanted,
-            "passed": dict(Counter(one.split for one in kept)), "usage": usage,
+            "passed": {name: count for name in SPLITS if (count := sum(one.split == name for one in kept))},
+            "usage": usage,
             "hops": dict(sorted(Counter(str(one.hops) for one in kept).items())),
             "per_100_calls": 100 * len(kept) / usage["calls"] if usage["calls"] else None,
         }  # fmt: skip
