@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from apps.adapt.facts import facts_in
 from apps.adapt.passages import _names_in, subjects_of
-from apps.adapt.writers import facts_in
 from apps.chat.http.completion_request import CompletionBody
 from apps.chat.http.file_routes import file_name
 from apps.chat.http.openai_api import Chunks, content_of

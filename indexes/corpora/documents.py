@@ -279,7 +279,7 @@ class Documents:
         dropped = {item.kind: item.count for item in report.items()} | {"repeated passages": repeated}
         left_out = ", ".join(f"{name} {count:,}" for name, count in dropped.items() if count)
         before = f" ({as_before:,} as before)" if as_before else ""
-        say(f"index: documents: {len(self.paths):,}{before}{f', of {pages:,} pages' if pages else ''}"
+        say(f"index: documents: {len(self.paths):,}{before}{f'; pages or slides: {pages:,}' if pages else ''}"
             f"{'; left out: ' if left_out else ''}{left_out}")  # fmt: skip
         report.say()
         if self.others:

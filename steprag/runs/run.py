@@ -90,11 +90,12 @@ def open_run(
         for leftover in path.glob(f".*{PARTIAL}"):  # a kill came while the file was being written
             leftover.unlink()
         manifest = _manifest(path, stage, identity, config, overwrite)
-        listed = Listed(path, manifest.pop(FILES, None))  # what is listed may change from here on
+        before = manifest.pop(FILES, None)
+        listed = Listed(path, before)  # what is listed may change from here on
         write_json(path / "manifest.json", manifest)
         with LineJournal(path / "metrics.jsonl", synced=False) as metrics:
             run = Run(path, manifest, metrics)
-            yield from _closing(run, listed)
+            yield from _closing(run, listed, before)
 
 
 @contextmanager
@@ -114,8 +115,9 @@ def locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _closing(run: Run, listed: Listed) -> Iterator[Run]:
-    status = "failed"
+def _closing(run: Run, listed: Listed, before: object) -> Iterator[Run]:
+    """`before`: the list of files of an earlier start. Where it is done and they are the same, its end stays."""
+    status, ended = "failed", run.manifest["ended"] if run.finished else None
     try:
         yield run
         status = run.manifest["status"] if run.manifest["status"] != "running" else "done"
@@ -129,10 +131,10 @@ def _closing(run: Run, listed: Listed) -> Iterator[Run]:
         run.set(error=str(error))
         raise
     finally:
-        run.set(status=status, ended=now())
         run.manifest.pop("previous_status", None)
         if status not in ("failed", "interrupted"):
             run.set(**{FILES: to_facts(outputs(run.path, listed))})
+        run.set(status=status, ended=(run.manifest.get(FILES) == before and ended) or now())
         write_json(run.path / "manifest.json", run.manifest)
 
 
@@ -307,6 +309,7 @@ def _manifest(
             f"choose another folder{', or give --overwrite' if overwrite is False else ''}"
         )
     kept = {key: value for key, value in old.items() if key not in fresh and key != "error"}
+    kept["ended"] = old.get("ended") if old.get("status") == "done" else None
     return {**fresh, "started": old.get("started", fresh["started"]), **kept, "previous_status": old.get("status")}
 
 
