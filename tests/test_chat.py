@@ -15,12 +15,12 @@ import pytest
 
 from apps.chat.config import ChatServiceConfig
 from apps.chat.serve import modes_of
-from apps.chat.turns.citations import Support, citations
 from apps.chat.turns.desk import Desk
 from apps.chat.turns.events import LiveTurn, next_state, started
 from apps.chat.turns.player import ChatAgent, turn_of
 from apps.chat.turns.store import TurnRequest, TurnStore
 from inference.answer import answer_one
+from steprag.agent.citations import Support, citations
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import SourceChoice

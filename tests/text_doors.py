@@ -23,7 +23,6 @@ from apps.chat.http.reasoning import reasoning_of
 from apps.chat.memory import render, rewritings
 from apps.chat.routing import route_of
 from apps.chat.turns import events
-from apps.chat.turns.citations import Support, citations
 from apps.record.record import leads_out
 from indexes.addons.bm25 import Analyser
 from indexes.addons.links import mentions, title_words
@@ -35,6 +34,7 @@ from indexes.web.retriever import likely, pieces, plain
 from preference.chained import names_of
 from preference.exchange import proguide
 from preference.exchange.instruct import steps_of
+from steprag.agent.citations import Support, citations
 from steprag.agent.grammars import GRAMMARS
 from steprag.agent.inert import neutralise, without_instructions
 from steprag.agent.profiles import load_profile

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 from apps.chat.config import ChatConfig
 from apps.chat.memory import LineFormat, Rewriter
 from apps.chat.routing import AUTO, DIRECT, REASONING, SEARCH, SEARCHING, mode_named
-from apps.chat.turns.citations import Support
 from apps.chat.turns.store import TurnStore
 from indexes import open_retriever
 from inference.config import DEMO_INDEX, config_of
 from steprag.agent.checkpoints import checked_profile, profile_for
+from steprag.agent.citations import Support
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import PromptProfile, load_profile

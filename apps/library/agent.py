@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from apps.chat.turns.citations import citations
 from apps.library.background import Held, run
 from apps.library.index import Index, dotted
 from apps.library.shown import Answer, ShownTree
@@ -26,6 +25,7 @@ from preference.rewards import Estimate as Estimate
 from preference.rewards import rewards
 from steprag.agent.belief import check_scoring
 from steprag.agent.checkpoints import checked_profile
+from steprag.agent.citations import citations
 from steprag.agent.critic import CriticFiles
 from steprag.agent.open import OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import grammar_of_tree

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from apps.chat.turns.citations import Citation, numbered
+from steprag.agent.citations import Citation, numbered
 from steprag.records.jsonl import write_records
 from steprag.tree import Tree
 from steprag.types import Episode, Passage, Step
@@ -20,7 +20,7 @@ HEIGHT = 640
 @dataclass(frozen=True)
 class Answer:
     """What the agent answered, and how. `found`: every passage that a search found, with the part that the evidence
-    repeats (`apps.chat.turns.citations`); `cites`: whether the agent keeps evidence at all.
+    repeats (`steprag.agent.citations`); `cites`: whether the agent keeps evidence at all.
     """
 
     episode: Episode

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from apps.chat.turns.citations import Citation
 from apps.chat.turns.store import TurnRequest
+from steprag.agent.citations import Citation
 from steprag.agent.retriever import url_of
 from steprag.records.turns import Route, Turn
 from steprag.types import Passage, Step, Usage

@@ -12,10 +12,10 @@ from typing import Any
 from apps.chat.memory import ROLE, Exchange, Rewriter, fitting
 from apps.chat.routing import AUTO, DIRECT, route_of, talks
 from apps.chat.turns import events
-from apps.chat.turns.citations import Support, citations, numbered
 from apps.chat.turns.events import Event, LiveTurn
 from apps.chat.turns.files import ConversationFiles
 from apps.chat.turns.store import TurnRequest, TurnStore
+from steprag.agent.citations import Support, citations, numbered
 from steprag.agent.environment import Environment
 from steprag.agent.open import OpenAgent
 from steprag.agent.retriever import Choosing, Documented, Retriever, is_given, place_of, url_of
