@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import sys
 from collections.abc import Callable
 from contextlib import aclosing
 
 from indexes import open_retriever
 from inference.best_of import critic_of
-from inference.config import InferConfig, config_of
+from inference.config import InferConfig, config_of, support_for
 from steprag.agent.checkpoints import checked_profile
+from steprag.agent.citations import LACKING, Grounds, grounds_of, headed
 from steprag.agent.critic import Critic, CriticFiles
+from steprag.agent.grammar import FAILURES
 from steprag.agent.open import OpenAgent, make_environment, open_agent
-from steprag.agent.retriever import PLACES
+from steprag.agent.retriever import PLACES, url_of
 from steprag.agent.rollout import Moment, Taken, episode_of, rollout
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
@@ -26,6 +29,8 @@ from steprag.types import Episode, Question
 
 SHOWN = 110
 """Characters of a passage."""
+_TAG = re.compile(r"</?[a-z_]{1,20}>")
+"""What marks an action in a step."""
 
 
 def main(argv: list[str]) -> int:
@@ -37,10 +42,7 @@ def main(argv: list[str]) -> int:
     config = config_of(InferConfig, given)
     check_keys(config)
     episode = asyncio.run(ask(given.question, index_of(given), config))
-    if episode.prediction is None:
-        sys.stdout.write(f"no answer: {episode.finish}: {episode.refused}\n")
-        return PART_DONE
-    return 0
+    return 0 if episode.finish == "answer" else PART_DONE
 
 
 def check_keys(config: InferConfig) -> None:
@@ -54,14 +56,18 @@ def check_keys(config: InferConfig) -> None:
 
 
 async def ask(question: str, index: str, config: InferConfig) -> Episode:
-    """Plays the episode and writes each step to standard output. Raises PolicyError and RetrieverError."""
+    """Plays the episode and writes each step to standard output, then the answer. Raises PolicyError and
+    RetrieverError.
+    """
     profile = checked_profile(config.prompt, config.policy)
     critic = critic_of(config, profile)
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         environment = make_environment(profile, retriever, config.episode)
         opened = open_agent(config, retriever, environment=environment)
         async with opened as agent, Journal(IN_MEMORY) as journal:
-            return await played(question, config, agent, journal, critic, show)
+            episode = await played(question, config, agent, journal, critic, show)
+        conclude(episode, grounds_of(episode.state, environment, support_for(index)))
+        return episode
 
 
 async def played(
@@ -93,7 +99,7 @@ def show(turn: Moment) -> None:
     if not isinstance(turn, Taken):
         return
     if turn.step:
-        sys.stdout.write(f"{turn.step.action:<9} {' '.join(turn.step.text.split())}\n")
+        sys.stdout.write(f"{turn.step.action:<9} {' '.join(_TAG.sub(' ', turn.step.text).split())}\n")
     else:  # the profile searches with the question itself
         sys.stdout.write(f"{'question':<9} {turn.state.question}\n")
     for rank, passage in enumerate(turn.state.passages, 1):
@@ -104,3 +110,16 @@ def show(turn: Moment) -> None:
     if turn.searched and not turn.state.passages:
         sys.stdout.write(f"{'':<9} nothing found\n")
     sys.stdout.flush()
+
+
+def conclude(episode: Episode, grounds: Grounds) -> None:
+    """Writes the answer, a warning where nothing supports it, and its sources; or why there is none."""
+    if episode.prediction is None:
+        sys.stdout.write(f"\nno answer: {FAILURES.get(episode.finish, episode.finish)}: {episode.refused}\n")
+        return
+    sys.stdout.write(f"\n{headed(episode.prediction, grounds.lacks)}\n")
+    if grounds.lacks:
+        sys.stdout.write(f"warning: {LACKING[grounds.lacks]}\n")
+    for number, passage in enumerate(grounds.sources, 1):
+        place = " ".join([passage.title or passage.id, url_of(passage.id) or ""])
+        sys.stdout.write(f"source {number}: {place.rstrip()}\n")

@@ -15,7 +15,7 @@ from apps.chat.turns import events
 from apps.chat.turns.events import Event, LiveTurn
 from apps.chat.turns.files import ConversationFiles
 from apps.chat.turns.store import TurnRequest, TurnStore
-from steprag.agent.citations import Support, citations, numbered
+from steprag.agent.citations import Support, grounds_of, numbered
 from steprag.agent.environment import Environment
 from steprag.agent.open import OpenAgent
 from steprag.agent.retriever import Choosing, Documented, Retriever, is_given, place_of, url_of
@@ -163,9 +163,7 @@ def turn_of(request: TurnRequest, *, passages: tuple[Any, ...] = (), **fields: A
 
 async def answer_event(state: State, environment: Environment, support: Support) -> Event:
     """The answer that `state` ends with, and what it rests on; a thread compares the texts."""
-    keeps = environment.profile.grammar.evidence
-    cited, lacks = await asyncio.to_thread(lambda: (citations(state, keeps), support.lacks(state)))
-    return events.answer(state.steps[-1].content, cited, lacks)
+    return events.answer(state.steps[-1].content, await asyncio.to_thread(grounds_of, state, environment, support))
 
 
 class _Teller:
