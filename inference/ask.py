@@ -19,13 +19,14 @@ from steprag.agent.grammar import FAILURES
 from steprag.agent.open import OpenAgent, make_environment, open_agent
 from steprag.agent.retriever import PLACES, url_of
 from steprag.agent.rollout import Moment, Taken, episode_of, rollout
+from steprag.agent.talk import reply_to
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
 from steprag.config.load import add_options, parse_arguments
 from steprag.config.recipes import NEWEST, index_of
 from steprag.errors import PART_DONE, ConfigError
 from steprag.policy.traces import traced
-from steprag.types import Episode, Question
+from steprag.types import Episode, Question, State, Step, Usage
 
 SHOWN = 110
 """Characters of a passage."""
@@ -41,6 +42,9 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     config = config_of(InferConfig, given)
     check_keys(config)
+    if words := reply_to(given.question):  # no search is meant
+        sys.stdout.write(f"{words}\n")
+        return 0
     episode = asyncio.run(ask(given.question, index_of(given), config))
     return 0 if episode.finish == "answer" else PART_DONE
 
@@ -79,8 +83,11 @@ async def played(
     watch: Callable[[Moment], None] | None = None,
 ) -> Episode:
     """An episode of the agent, told to `watch`. Its calls go through the journal as in a run, so that the same options
-    play the same episode. Raises PolicyError and RetrieverError.
+    play the same episode. What is no question gets fixed words. Raises PolicyError and RetrieverError.
     """
+    if words := reply_to(question):
+        action = agent.environment.profile.grammar.answer.name
+        return Episode(State(question, (Step(action, words, words),)), "answer", Usage())
     calls = journal.question(Question(f"asked: {question}", question, ()), live=True)
     mine = calls.agent(agent)
     turns = rollout(
