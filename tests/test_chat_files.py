@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from apps.chat.turns.citations import Support
 from indexes import open_retriever
 from indexes.commands.build import build_index
 from indexes.corpora.document_list import Originals
+from steprag.agent.citations import Support
 from steprag.agent.retriever import Documented, place_of
 from steprag.records.jsonl import file_hash
 from steprag.types import Passage, State, Step

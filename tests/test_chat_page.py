@@ -150,7 +150,7 @@ def test_an_answer_without_sources_says_so(browser: Any) -> None:
         ask(page)
         assert "none holds the agent's evidence" in ended(page, 2).locator(".grounds").inner_text()
         ask(page)
-        assert "Nothing that was found supports this" in ended(page, 3).locator(".lacking").inner_text()
+        assert "Not found in these documents" in ended(page, 3).locator(".lacking").inner_text()
 
 
 def test_stop_ends_the_turn(browser: Any) -> None:

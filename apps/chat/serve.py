@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 from apps.chat.config import ChatConfig
 from apps.chat.memory import LineFormat, Rewriter
 from apps.chat.routing import AUTO, DIRECT, REASONING, SEARCH, SEARCHING, mode_named
-from apps.chat.turns.citations import Support
 from apps.chat.turns.store import TurnStore
 from indexes import open_retriever
-from inference.config import DEMO_INDEX, config_of
+from inference.config import DEMO_INDEX, config_of, support_for
 from steprag.agent.checkpoints import checked_profile, profile_for
+from steprag.agent.citations import Support
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import PromptProfile, load_profile
@@ -59,10 +59,6 @@ EXAMPLES = (
     "Which country leads the production of the element discovered by Hennig Brand?",
 )
 """Questions that the shipped agent answers rightly from the demo's index: two steps, a comparison, three steps."""
-LEAST_SCORE = 0.42
-"""In the demo's index the first search of 53 questions that it can answer found passages of 0.50 and more; of four that
-it cannot answer ("Who wrote Hamlet?"), 0.24 to 0.33.
-"""
 SMALL = {"rewriter": {"way": "choose"}}
 """How the shipped agent reads questions that lean on others, where nothing else is said."""
 OWN_PROFILES = {DIRECT: "talk", REASONING: "cot"}
@@ -125,8 +121,7 @@ async def chat_service(config: ChatConfig, index: str, out: Path, access: Access
     async with aclosing(open_retriever(index, config.retriever)) as retriever:
         profile = checked_profile(config.prompt, config.policy)
         environment = make_environment(profile, retriever, config.episode)
-        least = config.serve.least_score
-        support = Support(config.serve.support, LEAST_SCORE if least is None and index == DEMO_INDEX else least)
+        support = support_for(index, config.serve.least_score, on=config.serve.support)
         with _folder(config, environment, out) as folder:
             async with _chat_agent(config, environment, folder, support) as chat:
                 desk = Desk(chat, config.serve, config.policy.concurrency)

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from apps.chat.turns.citations import citations
 from apps.library.background import Held, run
 from apps.library.index import Index, dotted
 from apps.library.shown import Answer, ShownTree
@@ -17,7 +16,7 @@ from data_generation.config import GenerateConfig
 from data_generation.generate import search_one, searcher_for
 from inference.ask import played
 from inference.best_of import critic_of
-from inference.config import InferConfig, config_of
+from inference.config import InferConfig, config_of, support_for
 from preference.config import PairsStageConfig
 from preference.facts import facts_about
 from preference.filters import checks, content_reader
@@ -26,6 +25,7 @@ from preference.rewards import Estimate as Estimate
 from preference.rewards import rewards
 from steprag.agent.belief import check_scoring
 from steprag.agent.checkpoints import checked_profile
+from steprag.agent.citations import grounds_of
 from steprag.agent.critic import CriticFiles
 from steprag.agent.open import OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import grammar_of_tree
@@ -131,8 +131,8 @@ class Agent:
 
     async def _ask(self, players: _Players, question: str) -> Answer:
         episode = await played(question, self._asks, players.asks, players.journal, players.critic)
-        keeps = players.asks.environment.profile.grammar.evidence
-        return Answer(episode, citations(episode.state, keeps), bool(keeps))
+        grounds = grounds_of(episode.state, players.asks.environment, support_for(str(self.index.place)))
+        return Answer(episode, grounds.found, grounds.cites, grounds.lacks)
 
     async def _tree(self, players: _Players, question: Question) -> ShownTree:
         calls = players.journal.question(question, live=True)

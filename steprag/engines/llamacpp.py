@@ -23,6 +23,7 @@ from steprag.engines.threads import threads_for
 log = logging.getLogger(__name__)
 
 _ERRORS_ONLY = 1  # llama.cpp's verbosity; 3 logs every request
+_TOKENS_AT_ONCE = 32
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,6 +71,10 @@ def _params(xllamacpp: Any, args: argparse.Namespace) -> Any:
     params.n_ctx = args.parallel * args.context
     params.cpuparams.n_threads = args.threads
     params.cpuparams_batch.n_threads = args.threads
+    # Greedy steps must not depend on what was served before, or beside. By default attention is computed one way for 64
+    # tokens and more at once and another way for fewer, so a prompt of which a part is cached gives other scores.
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    params.n_ubatch = _TOKENS_AT_ONCE
     params.verbosity = _ERRORS_ONLY
     _close_doors(params, args.api_key_env)
     return params

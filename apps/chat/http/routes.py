@@ -34,7 +34,7 @@ from apps.chat.http.service import (
     stream_of,
 )
 from apps.chat.http.source_pages import PREFIX, source_routes
-from apps.chat.turns.events import LiveTurn
+from apps.chat.turns.events import LiveTurn, judged
 from apps.chat.turns.retelling import again_request, detail, fork_request, human_pair, retold
 from apps.chat.turns.store import TurnRequest
 from inference.predictions import BROKEN_OFF
@@ -142,8 +142,9 @@ def plain_routes(service: ChatService) -> APIRouter:
         live = await service.take(TurnRequest(new_id("t"), conversation, body.query, mode, time.time(), parent=parent))
         last = await last_event(service, live, request)
         told = {event["type"]: event for event in live.events}
-        said = told["answer"]["content"] if "answer" in told else None
-        return as_json({"response": said, "mode": live.request.mode, "route": told.get("question", {}).get("route"),
+        answer = told.get("answer", {})
+        return as_json({"response": answer.get("content"), **judged(answer), "mode": live.request.mode,
+                        "route": told.get("question", {}).get("route"),
                         "reasoning": reasoning_of(live.events), "sources": cited_in(live.events),
                         "finish": last.get("finish", "cancelled"), "usage": last.get("usage"), "turn": live.id,
                         "conversation": conversation})  # fmt: skip

@@ -9,7 +9,7 @@
 //   coming    files that are being read or were refused: [{key, conversation, name, wrong}], `wrong` null or the reason
 //   notice    one line above the question box, or null
 //   said      what a screen reader is told last: ends of steps and turns, never tokens
-import { actionName, count, refusalWords } from "./words.js";
+import { actionName, count, NOT_FOUND, refusalWords } from "./words.js";
 import { applyEvent, newTurn } from "./turns.js";
 
 export const START = {
@@ -100,7 +100,7 @@ function announcement(turn, event, before) {
     case "passages":
       return `${before} (${count(event.items.length, "passage")} found)`.trim();
     case "answer":
-      return `Answer: ${event.content}`;
+      return event.lacks ? `${NOT_FOUND}. The model's guess: ${event.content}` : `Answer: ${event.content}`;
     case "turn.finished":
       return event.finish === "answer" ? null : `No answer: the last step was refused, ${refusalWords(event.finish)}.`;
     case "turn.failed":

@@ -14,6 +14,15 @@ export const MODES = {
 export const modeName = (mode) => MODES[mode]?.name ?? mode;
 export const modeWords = (mode) => (MODES[mode] ? `${MODES[mode].name}: ${MODES[mode].does}` : mode);
 
+/** How an answer is headed that nothing supports, and why it is: NOT_FOUND and LACKING of steprag/agent/citations.py. */
+export const NOT_FOUND = "Not found in these documents";
+export const LACKING = {
+  nothing: "the searches found nothing",
+  score: "the first search found no passage that is like the question",
+  words: "no passage that was read holds a word of it",
+  question: "the passages that hold it do not speak of what was asked",
+};
+
 /** Why a completion was refused; the service's own vocabulary (steprag/agent/grammar.py, FAILURES). */
 export const REFUSALS = {
   truncated: "the token limit cut it off",
@@ -25,6 +34,7 @@ export const REFUSALS = {
   empty_content: "nothing stands between its tags",
   wrong_action: "its action is not allowed at this place",
   control_token: "it holds a control token of the chat template",
+  degenerate: "it repeats itself",
   bad_call: "its call names no tool, or the arguments do not fit",
 };
 

@@ -12,19 +12,31 @@ from typing import Any
 from apps.chat.memory import ROLE, Exchange, Rewriter, fitting
 from apps.chat.routing import AUTO, DIRECT, route_of, talks
 from apps.chat.turns import events
-from apps.chat.turns.citations import Support, citations, numbered
 from apps.chat.turns.events import Event, LiveTurn
 from apps.chat.turns.files import ConversationFiles
 from apps.chat.turns.store import TurnRequest, TurnStore
+from steprag.agent.citations import Support, grounds_of, numbered
 from steprag.agent.environment import Environment
 from steprag.agent.open import OpenAgent
 from steprag.agent.retriever import Choosing, Documented, Retriever, is_given, place_of, url_of
 from steprag.agent.rollout import Asked, Heard, Taken, rollout
+from steprag.agent.talk import reply_to
 from steprag.batch.journal import Journal, QuestionCalls
 from steprag.policy.open import Model
 from steprag.policy.streams import HeardPolicy
 from steprag.records.turns import Turn
-from steprag.types import Episode, Found, Passage, Question, State, Usage
+from steprag.types import Completion, Episode, Found, Message, Passage, Question, Sample, State, Usage
+
+
+@dataclass(frozen=True)
+class FixedPolicy:
+    """Says the same whatever it is asked."""
+
+    words: str
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        """As `Policy.sample`."""
+        return Sample((Completion(self.words, "stop"),) * n, Usage())
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,9 @@ class ChatAgent:
         return DIRECT if talks(one) else one.mode
 
     def model(self, request: TurnRequest) -> Model:
-        """The model that writes a turn's steps."""
+        """The model that writes a turn's steps; of a greeting and the like, fixed words."""
+        if talks(request) and (words := reply_to(request.asked)):
+            return replace(self.policy, policy=FixedPolicy(words))
         return self.voices.get(self.mode(request)) or (self.again if request.again else None) or self.policy
 
     def history_of(self, request: TurnRequest) -> tuple[Exchange, ...]:
@@ -163,9 +177,7 @@ def turn_of(request: TurnRequest, *, passages: tuple[Any, ...] = (), **fields: A
 
 async def answer_event(state: State, environment: Environment, support: Support) -> Event:
     """The answer that `state` ends with, and what it rests on; a thread compares the texts."""
-    keeps = environment.profile.grammar.evidence
-    cited, lacks = await asyncio.to_thread(lambda: (citations(state, keeps), support.lacks(state)))
-    return events.answer(state.steps[-1].content, cited, lacks)
+    return events.answer(state.steps[-1].content, await asyncio.to_thread(grounds_of, state, environment, support))
 
 
 class _Teller:
