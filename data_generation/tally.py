@@ -12,7 +12,7 @@ from typing import Any
 from steprag.batch.merge import Merging
 from steprag.batch.results import Place, places_of, read_at
 from steprag.batch.tree_results import TREES
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.errors import ConfigError
 from steprag.records.jsonl import existing, file_hash
 from steprag.runs.run import Run
@@ -42,7 +42,9 @@ def summarise(run: Run, trees: Iterable[dict[str, Any]]) -> None:
     )
     listed = ", ".join(f"{name} {count}" for name, count in ended.most_common())
     idle = counts["refused_steps"] == counts["nodes"] - counts["trees"]  # all but the roots
-    say(f"generate: ended by {listed}" + ("" if idle else f"; next: steprag pairs --trees {run.path}"))
+    say(f"generate: why trees ended: {listed}")
+    if not idle:
+        say_next("pairs", run.path)
 
 
 MERGING = Merging("trees.jsonl", TREES, lambda run, trees: summarise(run, trees.counts()))

@@ -41,10 +41,15 @@ _SHOWN = reprlib.Repr()
 _SHOWN.maxlevel, _SHOWN.maxlist, _SHOWN.maxdict, _SHOWN.maxstring, _SHOWN.maxother = 3, 4, 4, 160, 160
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
-    """The end of a message about an unknown name: the known one that is meant, or what is known."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known)[:40])}"
+def nearest(name: str, known: Sequence[str], remedy: str = "") -> str:
+    """The end of a message about an unknown name: the known one that differs in a letter or two, or else the `remedy`,
+    without which it is what is known.
+    """
+    plain = {one.lstrip("-").replace("-", "_"): one for one in known}
+    close = difflib.get_close_matches(name.lstrip("-").replace("-", "_"), plain, n=1, cutoff=0.75)
+    if close:
+        return f"; did you mean {plain[close[0]]!r}?"
+    return remedy or f"; known: {', '.join(sorted(known))}"
 
 
 def quoted(value: object) -> str:
@@ -64,6 +69,11 @@ def shortened(text: str, most: int) -> str:
         return text
     end = (most - 3) // 3
     return f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
+
+
+def counted(count: float, unit: str) -> str:
+    """An amount with its unit, which gets an s unless it is one: "1 tree", "1,200 trees"."""
+    return f"{count:,.10g} {unit}{'s' * (count != 1)}"
 
 
 class StepragError(Exception):

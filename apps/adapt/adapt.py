@@ -27,7 +27,7 @@ from data_generation.config import GenerateConfig
 from data_generation.plan import planned
 from steprag.batch.forecast import likely_usage, most_usage
 from steprag.config.load import add_options, config_from, load_config, parse_arguments
-from steprag.config.recipes import RECIPES
+from steprag.config.recipes import RECIPES, RUNS, stem_of
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Section
 from steprag.console.progress import say
 from steprag.engines.models import EMBEDDED
@@ -67,11 +67,13 @@ def main(argv: list[str]) -> int:
     about = "Your documents to a trained agent, with a proof."
     parser = argparse.ArgumentParser(prog="steprag adapt", description=about)
     parser.add_argument("folder", metavar="FOLDER", help="documents, or any corpus that steprag index build takes")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of all runs: index, agent, report.html")
+    where = "folder of all runs: index, agent, report.html [runs/adapt-FOLDER]"
+    parser.add_argument("--out", metavar="DIR", help=where)
     parser.add_argument("--plan", action="store_true", help="say what it will cost, and stop")
     add_options(parser, AdaptConfig)
     given = parse_arguments(parser, argv)
-    adaptation = Adaptation(given.folder, Path(given.out), config_from(AdaptConfig, given))
+    out = Path(given.out or f"{RUNS}/adapt-{stem_of(given.folder)}")
+    adaptation = Adaptation(given.folder, out, config_from(AdaptConfig, given))
     sys.stdout.write(adaptation.price())
     if given.plan:
         return 0

@@ -30,7 +30,7 @@ from steprag.agent.retriever import Retriever
 from steprag.batch.results import Results
 from steprag.batch.worklist import ask_all, failures_in, model_asked, run_interruptible
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
-from steprag.config.recipes import PASSAGES, index_of
+from steprag.config.recipes import PASSAGES, index_of, out_of
 from steprag.config.sections import Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import Progress
 from steprag.engines.models import EMBEDDED
@@ -105,11 +105,12 @@ class QuestionsConfig(StageConfig):
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag adapt questions", description="Questions with paths, from an index.")
     parser.add_argument("--index", metavar="INDEX", help="index folder [the newest under runs]")
-    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: questions by split, gates.json")
+    parser.add_argument("--out", metavar="RUN", help="run folder: questions by split, gates.json [runs/questions-NAME]")
     add_options(parser, QuestionsConfig)
     given = parse_arguments(parser, argv)
     config = config_from(QuestionsConfig, given)
-    told = run_interruptible(make_questions(config, existing(index_of(given), "index folder"), Path(given.out)))
+    index = existing(index_of(given), "index folder")
+    told = run_interruptible(make_questions(config, index, out_of(given, "questions", index)))
     passed = ", ".join(f"{count} {name}" for name, count in told["passed"].items())
     lines = [f"{told['paths']} paths, {sum(told['passed'].values())} questions pass: {passed}"]
     lines += [f"{told['failed']:>6} failed: the request did; run again to retry them"] if told["failed"] else []
@@ -130,7 +131,7 @@ async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dic
             await retriever.ready()
             with PassageStore(index) as store:
                 graph = PassageGraph(store, config.wanted, config.seed)
-                maker = QuestionMaker(config, run, store, graph, retriever, Results(out / "made.jsonl", MADE))
+                maker = QuestionMaker(config, run, store, graph, retriever, Results(run.path / "made.jsonl", MADE))
                 await maker.make()
                 return await maker.finish()
 

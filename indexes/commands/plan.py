@@ -29,6 +29,7 @@ from indexes.folder.manifest import SPARSE
 from indexes.rows.passage_store import passage_text
 from indexes.vectors.index_types import TRAIN_POINTS, TYPES, AnnConfig, cells, code_bytes, prepare
 from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.console.progress import say_next
 from steprag.engines.threads import product_flops, usable_cores, usable_memory
 from steprag.errors import ConfigError
 from steprag.types import Passage
@@ -238,6 +239,8 @@ def main(argv: list[str]) -> int:
         "recommended": chosen,
     }
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report, [*lines, bm25]))
+    if given.corpus and chosen:
+        say_next("index build", given.corpus, *(("--encoder", "none") if chosen == SPARSE else ("--type", chosen)))
     return 0
 
 

@@ -13,7 +13,7 @@ import argparse
 import datetime
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import ResultKind, places_of
 from steprag.config.sections import JudgeConfig
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.errors import ConfigError
 from steprag.policy.budget import Spending, dollars, prices_of
 from steprag.records.jsonl import existing
@@ -68,8 +68,10 @@ def add_forecast_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the forecast as JSON")
 
 
-def print_forecast(plan: Forecast, given: argparse.Namespace) -> int:
-    """Writes the forecast to standard output, as the parsed options say. Raises ConfigError."""
+def print_forecast(plan: Forecast, given: argparse.Namespace, planned: Sequence[str]) -> int:
+    """Writes the forecast to standard output, as the parsed options say. `planned`: the command, with the options of
+    its forecast. Raises ConfigError.
+    """
     if given.pace is not None and not given.pace > 0:
         raise ConfigError(f"--pace {given.pace:g}: give tokens a second, more than 0")
     used = most_usage(plan)
@@ -89,7 +91,19 @@ def print_forecast(plan: Forecast, given: argparse.Namespace) -> int:
     if given.took:
         _compare(report, amounts_of(existing(given.took, "run folder"), plan), plan.unit)
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report, plan))
+    say_next(*_without_own(planned))
     return 0
+
+
+def _without_own(planned: Sequence[str]) -> Iterator[str]:
+    """The words of a command without the options that only its forecast has."""
+    words = iter(planned)
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if name in ("--like", "--took", "--pace"):
+            _ = equals or next(words, "")
+        elif name != "--json":
+            yield word
 
 
 def most_usage(plan: Forecast) -> dict[str, Usage]:
@@ -230,8 +244,14 @@ def _seconds(metrics: Path) -> float:
 
 
 def _table(report: dict[str, Any], plan: Forecast) -> str:
-    dollars, hours = report["dollars_at_most"], report["hours_at_most"]
+    dollars, hours, likely = report["dollars_at_most"], report["hours_at_most"], report["likely"]
+    parts = [f"${likely['dollars']:,.2f}"] if likely["dollars"] else []
+    parts += [f"{likely['calls']:,} calls", *([f"{likely['hours']:,.1f} hours"] if likely["hours"] else [])]
     lines = [
+        f"likely             {', '.join(parts)}" + (f"; at most ${dollars:,.2f}" if dollars else ""),
+        f"                   half or double: {plan.unit} took that elsewhere ({plan.elsewhere})",
+    ] if "forecast" not in report else []  # fmt: skip
+    lines += [
         f"questions          {report['questions']:,}",
         f"calls, at most     {report['calls_at_most']:,}",
         f"tokens, at most    {report['prompt_tokens_at_most']:,} of prompts, "
@@ -248,13 +268,7 @@ def _table(report: dict[str, Any], plan: Forecast) -> str:
         after = f"{'took':>14}{'off by':>10}" if "took" in report["forecast"][0] else ""
         lines.insert(5, f"{'':<18}{'expected':>14}{'95 % from':>14}{'to':>14}{after}")
     else:
-        calls, cost, hours = (report["likely"][key] for key in ("calls", "dollars", "hours"))
-        lines += [
-            f"likely             {calls:,} calls" + (f", {cost:,.2f} dollars" if cost else "")
-            + (f", {hours:,.1f} hours" if hours else "")
-            + f"; half or double, for it is what {plan.unit} took elsewhere ({plan.elsewhere})",
-            "For a forecast, hours too, run ten questions (--limit 10) and give that run as --like.",
-        ]  # fmt: skip
+        lines.append("For a forecast with hours, run ten questions (--limit 10) and give that run as --like.")
     if dollars:
-        lines.append("To stop at $5: --budget.usd 5. The same command with a higher limit goes on.")
+        lines.append("To stop at $5: --usd 5. The same command with a higher limit continues.")
     return "\n".join(lines) + "\n"

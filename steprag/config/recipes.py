@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from steprag.errors import ConfigError, DataError, nearest, quoted
 from steprag.net.hosts import is_local
 from steprag.records.jsonl import read_json
 from steprag.records.yaml_files import read_yaml
+from steprag.runs.run import NUMBERED
 
 INDEX = "index"
 """The key of a recipe, and the option, that name what is searched."""
@@ -58,6 +60,16 @@ def index_of(arguments: argparse.Namespace, *, newest: bool = True) -> str:
         f"there is no index under {RUNS} or {INDEXES}: give --index, or a recipe (--config FILE) with the key index; "
         "scripts/quickstart.sh builds runs/demo/index"
     )
+
+
+def out_of(given: argparse.Namespace, stage: str, about: Path | str) -> Path:
+    """The run folder that `--out` names, or else a `NUMBERED` one after the stage and what it is about."""
+    return Path(given.out or f"{RUNS}/{stage}-{stem_of(about)}{NUMBERED}")
+
+
+def stem_of(about: Path | str) -> str:
+    """What a folder, file, address or function is called in the names of folders that are made of it."""
+    return re.sub(r"[^\w-]+", "-", Path(about).absolute().name.partition(".")[0]).strip("-") or "all"
 
 
 def _newest_index() -> str | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
 import time
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +33,26 @@ def _bars() -> Any:
 def say(text: str) -> None:
     """A line for the person who watches."""
     _bars().write(text, file=sys.stderr)
+
+
+_NEXT: list[str] = []
+
+
+def say_next(*words: object) -> None:
+    """Keeps the command that the reader may type next, in place of an earlier one; `guarded` says it at the end."""
+    _NEXT[:] = ["next: " + shlex.join(["steprag", *(str(nearby(w) if isinstance(w, Path) else w) for w in words)])]
+
+
+def nearby(path: Path) -> Path:
+    """A path as it is typed here: relative where it lies below the working directory."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def kept_next() -> list[str]:
+    """What `say_next` kept, in one line or none; it is forgotten with this."""
+    kept = [*_NEXT]
+    _NEXT.clear()
+    return kept
 
 
 class Progress:

@@ -33,8 +33,8 @@ def _parser() -> argparse.ArgumentParser:
     serve = actions.add_parser(
         "serve", allow_abbrev=False, help="serve a model over an OpenAI-compatible API until Ctrl-C"
     )
-    serve.add_argument("--engine", choices=ENGINES, default="llamacpp")
     serve.add_argument("--model", default=EMBEDDED, help="embedded name, .gguf, folder, adapter folder or hub id")
+    serve.add_argument("--engine", choices=ENGINES, default="llamacpp")
     serve.add_argument("--adapter", help="PEFT LoRA folder or GGUF adapter")
     serve.add_argument("--host", default="127.0.0.1", help="beyond this machine only with --api_key_env")
     serve.add_argument("--port", type=int, default=8080, help="0 takes a free one")

@@ -95,7 +95,7 @@ class RetrieverTrainer(Refreezing, SentenceTransformerTrainer):
 
 
 @contextmanager
-def trained(pairs: str, out: str, config: TrainConfig, threads: int) -> Iterator[Run]:
+def trained(pairs: str, out: Path, config: TrainConfig, threads: int) -> Iterator[Run]:
     """The run that trains, or has trained, from the rows in `pairs`. Raises ConfigError and DataError."""
     if strangers := sorted(config.model_fields_set - READS):
         raise ConfigError(f"{strangers[0]}: stage retriever does not read it; leave it out")
@@ -110,7 +110,7 @@ def trained(pairs: str, out: str, config: TrainConfig, threads: int) -> Iterator
     identity = {**recipe, "weights": weights, "data": data}
     with open_run(out, "train", identity=identity, config=config.model_dump(mode="json")) as run:
         if run.finished:
-            say(f"{out} is trained already: {run.manifest['steps']} steps; nothing to do")
+            say(f"{run.path} is trained already: {run.manifest['steps']} steps; nothing to do")
         else:
             say(f"train: retriever on {len(rows)} rows, from {base}, {threads} threads")
             quiet()
