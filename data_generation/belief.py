@@ -37,7 +37,7 @@ from steprag.config.load import StageConfig, add_options, load_config, options_f
 from steprag.config.recipes import out_of
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
 from steprag.console.progress import say, say_next
-from steprag.errors import PART_DONE, ConfigError, RequestError, quoted
+from steprag.errors import PART_DONE, ConfigError, RequestError, counted, quoted
 from steprag.policy.budget import BudgetConfig, Spending, prices_of
 from steprag.policy.open import model_identity
 from steprag.policy.protocols import Scorer
@@ -123,7 +123,7 @@ async def add_beliefs(config: BeliefConfig, file: Path, made_by: dict[str, Any],
                                 total=len(trees.questions), spending=spending, max_calls=trees.max_calls,
                                 started_ids=calls.started_ids,
                             )  # fmt: skip
-            say(f"belief: {len(believed)} trees")
+            say(f"belief: {counted(len(believed), 'tree')}")
             say_next("pairs", run.path, "--label.name", "gain")
             return note_failures(run, believed)
 

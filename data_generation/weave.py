@@ -23,7 +23,7 @@ from steprag.batch.tree_results import trees_file
 from steprag.config.load import parse_arguments
 from steprag.config.recipes import RUNS, stem_of
 from steprag.console.progress import say, say_next
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, counted
 from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import run_of
 from steprag.scores.gold import gold_of
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
     out = Path(given.out or f"{RUNS}/woven-{stem_of(given.trees)}.jsonl")
     write_records(out, episodes)
     detours = sum(any(not step.learn for step in episode.steps) for episode in episodes)
-    say(f"weave: {len(episodes)} episodes, {detours} with a detour, in {out}")
+    say(f"weave: {counted(len(episodes), 'episode')}, {detours} with a detour, in {out}")
     say_next("trees", "worked", out, "--prompt.profile", "stack")
     return 0
 

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import steprag
 from preference.answer_searches import answer_searches
 from preference.chained import LEVELS, levels
 from preference.config import NO_REWARD, PairsStageConfig
@@ -35,6 +36,7 @@ from steprag.runs.run import add_overwrite_option, open_run, run_of
 from steprag.tree import Tree
 from steprag.types import Usage
 
+ROOT = Path(steprag.__file__).resolve().parent
 LABELS = {
     "gold": "marked passages (gold)",
     "cover": "chained match (cover), since no passage is marked,",
@@ -63,8 +65,8 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(parser, argv)
     config = config_from(PairsStageConfig, arguments)
     trees = [trees_file(given) for given in arguments.trees]
-    of_run = (trees[0].parent / "manifest.json").is_file()
-    usual = trees[0].parent / "pairs" if of_run else Path(RUNS) / f"pairs-{stem_of(trees[0])}"
+    ships = ROOT in trees[0].resolve().parents  # trees that come with the package
+    usual = Path(RUNS) / f"pairs-{stem_of(trees[0])}" if ships else trees[0].parent / "pairs"
     out = Path(arguments.out or usual)
     made = build(config, trees, out, arguments.index, arguments.overwrite)
     push_if_asked(arguments, out)

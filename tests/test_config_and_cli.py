@@ -314,7 +314,7 @@ def test_every_command_explains_itself_and_the_core_loads_without_an_engine() ->
     ("serve --xyzzy 1", "unknown option '--xyzzy'; steprag serve --help-all lists the options"),
     ("search Tirana", "unknown command 'search Tirana'; did you mean 'index search'?"),
     ("frobnicate", "unknown command 'frobnicate'; steprag --help-all lists the commands"),
-    ("ask Who leads --index x the team", "one QUESTION, not 4 words; put it in quotes: steprag ask 'Who leads the team'"),
+    ("ask Who leads --index x it", "one QUESTION, not 3 words; put it in quotes: steprag ask 'Who leads it'"),
     ("doctor me", "steprag doctor: 'me' is not expected"),
     ("pairs x --trees y", "steprag pairs: x and --trees say different things; give one of them"),
     ("train", "--pairs: stage dpo learns from --pairs; give it"),
@@ -418,7 +418,8 @@ def test_every_command_is_about_something_known() -> None:
 
 @pytest.mark.parametrize(("line", "said"), [
     ("-V", code_version()), ("infer x --version", code_version()), ("index -V", code_version()),
-    ("--help-all", "  pairs leakage "), ("help", "usage: steprag COMMAND [options]"), ("index --help-all", "  index adopt "),
+    ("--help-all", "  pairs leakage "), ("help", "usage: steprag COMMAND [options]"),
+    ("index --help-all", "  index adopt "),
     ("help index build", "usage: steprag index build CORPUS [options]"), ("help trees", "  trees weave "),
     ("help train", "usage: steprag train [DIR] [options]"), ("policy serve --help-all", "  --api_key_env"),
 ])  # fmt: skip

@@ -100,7 +100,7 @@ def main(argv: list[str]) -> int:
         identity, recipe = _identity(config, inputs), config.model_dump(mode="json")
         run = stack.enter_context(open_run(out, "train", identity=identity, config=recipe))
         if run.finished:
-            say(f"{run.path} is trained already: {run.manifest['steps']} steps; nothing to do")
+            say(f"{run.path} is trained already: {counted(run.manifest['steps'], 'step')}; nothing to do")
         else:
             _train(config, inputs, run, threads)
     _report(run, arguments.json)
@@ -152,7 +152,7 @@ def _check_sources(arguments: argparse.Namespace, config: TrainConfig) -> None:
 def _say_beginning(arguments: argparse.Namespace, config: TrainConfig) -> None:
     """Says what is learnt and from what, before anything is loaded: that alone takes up to a minute."""
     data, recipe = arguments.pairs or arguments.questions, arguments.config or "no recipe, so the defaults"
-    long = f"{config.max_steps} steps" if config.max_steps else counted(config.epochs, "epoch")
+    long = counted(config.max_steps, "step") if config.max_steps else counted(config.epochs, "epoch")
     say(f"train: {config.stage} of {config.model} on {data}; {recipe}: {long}, learning rate {config.learning_rate:g}; "
         "loading takes up to a minute")  # fmt: skip
 
@@ -177,8 +177,8 @@ def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
 
 
 def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
-    learnt = f"{len(inputs.world.questions)} questions" if inputs.world else f"{len(inputs.rows)} rows"
-    spread = f"{threads} threads" + (f" in {config.workers} processes" if config.workers > 1 else "")
+    learnt = counted(len(inputs.world.questions), "question") if inputs.world else counted(len(inputs.rows), "row")
+    spread = counted(threads, "thread") + (f" in {config.workers} processes" if config.workers > 1 else "")
     say(f"train: {config.stage} on {learnt}, from {inputs.files.label}, {spread}")
     import torch
 
@@ -248,5 +248,5 @@ def _report(run: Run, as_json: bool) -> None:
         sys.stdout.write(json.dumps(manifest, ensure_ascii=False) + "\n")
     figure = "reward" if "reward_first" in manifest else "loss"  # the loss of GRPO says nothing about progress
     change = f"{figure} {manifest[f'{figure}_first']:.4f} → {manifest[f'{figure}_last']:.4f}"
-    say(f"train: {manifest['steps']} steps, {change}, checkpoint in {run.path}")
+    say(f"train: {counted(manifest['steps'], 'step')}, {change}, checkpoint in {run.path}")
     say_next(*(("serve", "--model") if manifest["config"]["stage"] in ("sft", "dpo", "grpo") else ("view",)), run.path)

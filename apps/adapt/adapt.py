@@ -29,10 +29,10 @@ from steprag.batch.forecast import likely_usage, most_usage
 from steprag.config.load import add_options, config_from, load_config, parse_arguments
 from steprag.config.recipes import RECIPES, RUNS, stem_of
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Section
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.engines.models import EMBEDDED
 from steprag.engines.threads import spin_briefly
-from steprag.errors import PART_DONE, BudgetReached, StepragError
+from steprag.errors import PART_DONE, BudgetReached, StepragError, counted
 from steprag.policy.budget import dollars
 from steprag.records.jsonl import existing
 from steprag.records.yaml_files import read_yaml
@@ -76,6 +76,7 @@ def main(argv: list[str]) -> int:
     adaptation = Adaptation(given.folder, out, config_from(AdaptConfig, given))
     sys.stdout.write(adaptation.price())
     if given.plan:
+        say_next("adapt", *(word for word in argv if word != "--plan"))
         return 0
     spin_briefly()  # before a stage loads torch
     out = adaptation.out
@@ -83,7 +84,8 @@ def main(argv: list[str]) -> int:
         contenders = adaptation.run()
         compared, stages = compare(contenders, out / "compare"), adaptation.pipeline
         page = write_report(out, contenders, compared, stages, adaptation.bills(), failed=adaptation.failed)
-    sys.stdout.write(f"{page}\n\n    steprag serve --index {out / 'index'} --model {out / 'agent'}\n")
+    sys.stdout.write(f"{page}\n")
+    say_next("serve", out / "index", *(("--model", out / "agent") if adaptation.kinds else ()))
     return PART_DONE if adaptation.failed or not adaptation.kinds else 0
 
 
@@ -245,7 +247,7 @@ class Adaptation:
         own = f", ${dollars(use, price):,.{digits}f}" if price.known else ""
         other = dollars(use, PolicyConfig(**read_yaml(GPT_4O)["policy"]).price)
         tokens = f"{use.prompt_tokens:,} prompt and {use.completion_tokens:,} completion tokens"
-        return f"{use.calls:,} calls, {tokens}{own}; at GPT-4o's price ${other:,.{digits}f}"
+        return f"{counted(use.calls, 'call')}, {tokens}{own}; at GPT-4o's price ${other:,.{digits}f}"
 
 
 def _recipe(kind: str, name: str) -> dict[str, Any]:

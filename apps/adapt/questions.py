@@ -32,9 +32,9 @@ from steprag.batch.worklist import ask_all, failures_in, model_asked, run_interr
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.recipes import PASSAGES, index_of, out_of
 from steprag.config.sections import Positive, PromptConfig, RetrieverConfig
-from steprag.console.progress import Progress
+from steprag.console.progress import Progress, say_next
 from steprag.engines.models import EMBEDDED
-from steprag.errors import PART_DONE, ConfigError, ContentFiltered, RequestError
+from steprag.errors import PART_DONE, ConfigError, ContentFiltered, RequestError, counted
 from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy
 from steprag.records.jsonl import existing, file_hash, read_records, write_json, write_records
@@ -112,7 +112,7 @@ def main(argv: list[str]) -> int:
     index = existing(index_of(given), "index folder")
     told = run_interruptible(make_questions(config, index, out_of(given, "questions", index)))
     passed = ", ".join(f"{count} {name}" for name, count in told["passed"].items())
-    lines = [f"{told['paths']} paths, {sum(told['passed'].values())} questions pass: {passed}"]
+    lines = [f"{counted(told['paths'], 'path')}, {counted(sum(told['passed'].values()), 'question')} pass: {passed}"]
     lines += [f"{told['failed']:>6} failed: the request did; run again to retry them"] if told["failed"] else []
     lines += [f"{count:>6} {gate}: {GATES[gate]}" for gate, count in told["gates"].items()]
     sys.stdout.write("\n".join([*lines, ""]))
@@ -133,6 +133,7 @@ async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dic
                 graph = PassageGraph(store, config.wanted, config.seed)
                 maker = QuestionMaker(config, run, store, graph, retriever, Results(run.path / "made.jsonl", MADE))
                 await maker.make()
+                say_next("generate", run.path / "train.jsonl", "--index", index)
                 return await maker.finish()
 
 

@@ -10,6 +10,7 @@ from indexes.rows.passage_store import PassageStore
 from steprag.config.load import parse_arguments
 from steprag.config.recipes import RUNS, stem_of
 from steprag.console.progress import say
+from steprag.errors import counted
 from steprag.records.inputs import as_document
 from steprag.records.jsonl import existing, write_records
 from steprag.records.sealed import check_files
@@ -29,5 +30,5 @@ def main(argv: list[str]) -> int:
     check_files(folder, read_index_manifest(folder).files, MEND)
     with PassageStore(folder) as store:
         count = write_records(out, (as_document(store.read(row)) for row in range(len(store))))
-    say(f"index export: {count} passages in {out}")
+    say(f"index export: {counted(count, 'passage')} in {out}")
     return 0

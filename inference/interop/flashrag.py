@@ -19,7 +19,7 @@ from steprag.batch.worklist import failures_in
 from steprag.config.load import parse_arguments
 from steprag.config.recipes import RUNS, stem_of
 from steprag.console.progress import say
-from steprag.errors import DataError
+from steprag.errors import DataError, counted
 from steprag.records.inputs import as_document, question_from_row
 from steprag.records.jsonl import existing, read_json, read_value, shaped, written_whole
 from steprag.records.question_ids import is_per_file
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     with written_whole(file) as stream:
         json.dump(items, stream, indent=4, ensure_ascii=False)
     failed = len(failures_in(run).keys() - {one.id for one in predictions})
-    say(f"score export: {len(items)} predictions in {file}; {failed} questions failed and are left out")
+    say(f"score export: {counted(len(items), 'prediction')} in {file}; left out, since they failed: {failed}")
     return 0
 
 

@@ -15,6 +15,7 @@ from steprag.agent.profiles import grammar_of
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.config.recipes import out_of
 from steprag.console.progress import say, say_next
+from steprag.errors import counted
 from steprag.records.jsonl import dump_line, existing, file_hash, read_records
 from steprag.records.training_rows import PEOPLE, HumanPair, Pair
 from steprag.records.turns import Turn
@@ -64,7 +65,8 @@ def from_people(config: FolderConfig, run_folder: Path, out: Path, *, web: bool,
                 folder.counts["corrections"] += 1
                 stream.write(dump_line(question) + "\n")
     changed, corrected, file = folder.counts["changed_steps"], folder.counts["corrections"], run.path / CORRECTIONS
-    say(f"pairs people: {changed} changed steps; {corrected} questions with a person's answer in {file}")
+    asked = counted(corrected, "question")
+    say(f"pairs people: {counted(changed, 'changed step')}; {asked} with a person's answer in {file}")
     say_next(*(("train", run.path) if changed else ("generate", file) if corrected else ("serve",)))
 
 

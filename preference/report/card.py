@@ -79,12 +79,16 @@ def read_report(folder: Path) -> dict[str, Any]:
     return read_json(existing(folder / "report.json", "report of the pairs folder"))
 
 
+UNITS = {"pairs": "pair", "sft": "supervised step", "steps": "step label", "rankings": "ranking"}
+"""How a person calls one of a product."""
+
+
 def summary(command: str, folder: Path) -> str:
     """The lines that a person reads when the command is done."""
     report = read_report(folder)
     counts, pairs = report["counts"], report["pairs"]
-    lines = [f"{command}: {counts.get(f'{kind}.train', 0)} {kind} to train on, {counts.get(f'{kind}.val', 0)} for "
-             "validation" for kind in report["products"]]  # fmt: skip
+    lines = [f"{command}: {counted(counts.get(f'{kind}.train', 0), UNITS[kind])} to train on, "
+             f"{counts.get(f'{kind}.val', 0)} for validation" for kind in report["products"]]  # fmt: skip
     if label := report.get("label"):
         hard = pairs["unsolved"]
         lines.append(f"{command}: steps are labelled by {label['why']}")

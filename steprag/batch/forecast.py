@@ -24,7 +24,7 @@ from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import ResultKind, places_of
 from steprag.config.sections import JudgeConfig
 from steprag.console.progress import say, say_next
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, counted
 from steprag.policy.budget import Spending, dollars, prices_of
 from steprag.records.jsonl import existing
 from steprag.runs.run import events_of, read_manifest
@@ -246,7 +246,7 @@ def _seconds(metrics: Path) -> float:
 def _table(report: dict[str, Any], plan: Forecast) -> str:
     dollars, hours, likely = report["dollars_at_most"], report["hours_at_most"], report["likely"]
     parts = [f"${likely['dollars']:,.2f}"] if likely["dollars"] else []
-    parts += [f"{likely['calls']:,} calls", *([f"{likely['hours']:,.1f} hours"] if likely["hours"] else [])]
+    parts += [f"{counted(likely['calls'], 'call')}", *([f"{likely['hours']:,.1f} hours"] if likely["hours"] else [])]
     lines = [
         f"likely             {', '.join(parts)}" + (f"; at most ${dollars:,.2f}" if dollars else ""),
         f"                   half or double: {plan.unit} took that elsewhere ({plan.elsewhere})",

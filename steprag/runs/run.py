@@ -11,6 +11,7 @@ import asyncio
 import datetime
 import json
 import re
+import shlex
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -302,10 +303,11 @@ def _manifest(
         if not same_stage:
             raise ConfigError(f"{path} is a run of {quoted(old.get('stage'))}, not of {stage!r}; choose another folder")
         key, was, now_asked = difference(old["identity"], known)
-        raise ConfigError(
-            f"{path} was made with {key} = {quoted(was)}, and is now asked for {quoted(now_asked)}{_meaning(key)}; "
-            f"choose another folder{', or give --overwrite' if overwrite is False else ''}"
-        )
+        told = f"{path} was made with {key} = {quoted(was)}, and is now asked for {quoted(now_asked)}{_meaning(key)}"
+        is_option = key in dict(_flat(config))  # a recipe or a default may have set it, too
+        same = f"give --{key} {shlex.quote(str(was))} to continue it, or " if is_option else ""
+        more = ", or give --overwrite" if overwrite is False else ""
+        raise ConfigError(f"{told}; {same}choose another folder{more}")
     kept = {key: value for key, value in old.items() if key not in fresh and key != "error"}
     return {**fresh, "started": old.get("started", fresh["started"]), **kept, "previous_status": old.get("status")}
 
