@@ -36,8 +36,8 @@ from steprag.batch.worklist import note_failures, pending, process_questions, re
 from steprag.config.load import StageConfig, add_options, load_config, options_from, parse_arguments
 from steprag.config.recipes import out_of
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
-from steprag.console.progress import say, say_next
-from steprag.errors import PART_DONE, ConfigError, RequestError, counted, quoted
+from steprag.console.progress import say_next
+from steprag.errors import PART_DONE, ConfigError, RequestError, quoted
 from steprag.policy.budget import BudgetConfig, Spending, prices_of
 from steprag.policy.open import model_identity
 from steprag.policy.protocols import Scorer
@@ -78,11 +78,8 @@ def main(argv: list[str]) -> int:
     made_by = run_of(file, "config")
     kept = {section: made_by["config"][section] for section in ("prompt", "episode") if made_by}
     config = load_config(BeliefConfig, given.config, options_from(given), kept)
-    return (
-        PART_DONE
-        if run_interruptible(add_beliefs(config, file, made_by, given.index, out_of(given, "belief", given.trees)))
-        else 0
-    )
+    run = add_beliefs(config, file, made_by, given.index, out_of(given, "belief", given.trees))
+    return PART_DONE if run_interruptible(run) else 0
 
 
 async def add_beliefs(config: BeliefConfig, file: Path, made_by: dict[str, Any], index: str | None, out: Path) -> int:
@@ -123,7 +120,6 @@ async def add_beliefs(config: BeliefConfig, file: Path, made_by: dict[str, Any],
                                 total=len(trees.questions), spending=spending, max_calls=trees.max_calls,
                                 started_ids=calls.started_ids,
                             )  # fmt: skip
-            say(f"belief: {counted(len(believed), 'tree')}")
             say_next("pairs", run.path, "--label.name", "gain")
             return note_failures(run, believed)
 

@@ -50,7 +50,8 @@ def summarise(run: Run, trees: Iterable[dict[str, Any]]) -> None:
     listed = ", ".join(f"{count} {ENDS.get(name, name)}" for name, count in ended.most_common())
     idle = counts["refused_steps"] == counts["nodes"] - counts["trees"]  # all but the roots
     say(f"generate: searches ended: {listed}")
-    say_next("view" if idle else "pairs", run.path)
+    if not idle:
+        say_next("pairs", run.path)
 
 
 MERGING = Merging("trees.jsonl", TREES, lambda run, trees: summarise(run, trees.counts()))

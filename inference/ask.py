@@ -20,7 +20,6 @@ from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
 from steprag.config.load import add_options, parse_arguments
 from steprag.config.recipes import NEWEST, index_of
-from steprag.console.progress import say_next
 from steprag.errors import PART_DONE, ConfigError
 from steprag.policy.traces import traced
 from steprag.types import Episode, Question
@@ -37,9 +36,7 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     config = config_of(InferConfig, given)
     check_keys(config)
-    index = index_of(given)
-    episode = asyncio.run(ask(given.question, index, config))
-    say_next("serve", index)
+    episode = asyncio.run(ask(given.question, index_of(given), config))
     if episode.prediction is None:
         sys.stdout.write(f"no answer: {episode.finish}: {episode.refused}\n")
         return PART_DONE

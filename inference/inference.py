@@ -49,7 +49,6 @@ from steprag.batch.worklist import (
 )
 from steprag.config.load import add_options, parse_arguments
 from steprag.config.recipes import NEWEST, index_of, out_of
-from steprag.console.progress import say_next
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE
 from steprag.policy.budget import Spending, prices_of
@@ -137,7 +136,6 @@ def _scored(run: Run) -> dict[str, Any]:
     """The scores of the run's predictions, which the manifest then counts."""
     scores = evaluate(run.path)
     run.set(counts={key: scores[key] for key in ("questions", "answered", "failed")}, usage=scores["usage"])
-    say_next("view", run.path)
     return scores
 
 

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import steprag
 from preference.answer_searches import answer_searches
 from preference.chained import LEVELS, levels
 from preference.config import NO_REWARD, PairsStageConfig
@@ -28,7 +27,6 @@ from steprag.agent.profiles import check_follows, grammar_of
 from steprag.agent.retriever import PLACES
 from steprag.batch.tree_results import said_by, trees_file
 from steprag.config.load import PREFIX, add_options, config_from, parse_arguments
-from steprag.config.recipes import RUNS, stem_of
 from steprag.console.progress import say, say_next
 from steprag.errors import PART_DONE, ConfigError, counted
 from steprag.records.jsonl import file_hash, from_dict, line_hash, parse_line, read_lines
@@ -36,7 +34,6 @@ from steprag.runs.run import add_overwrite_option, open_run, run_of
 from steprag.tree import Tree
 from steprag.types import Usage
 
-ROOT = Path(steprag.__file__).resolve().parent
 LABELS = {
     "gold": "marked passages (gold)",
     "cover": "chained match (cover), since no passage is marked,",
@@ -65,9 +62,7 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(parser, argv)
     config = config_from(PairsStageConfig, arguments)
     trees = [trees_file(given) for given in arguments.trees]
-    ships = ROOT in trees[0].resolve().parents  # trees that come with the package
-    usual = Path(RUNS) / f"pairs-{stem_of(trees[0])}" if ships else trees[0].parent / "pairs"
-    out = Path(arguments.out or usual)
+    out = Path(arguments.out) if arguments.out else trees[0].parent / "pairs"
     made = build(config, trees, out, arguments.index, arguments.overwrite)
     push_if_asked(arguments, out)
     return 0 if made else PART_DONE
@@ -131,12 +126,11 @@ def build(
     return any(folder.counts[f"{product}.{split}"] for product in config.products for split in SPLITS)
 
 
-def _why_none(label: str, idle: Mapping[str, int]) -> str:
+def _why_none(label: str, idle: Counter[str]) -> str:
     """Why no pair came of so many trees, by what kept them from any (`_add`)."""
-    trees = counted(sum(idle.values()), "tree")
-    said = [f"label {label} {why} in {count} of {trees}" for why, count in idle.items() if why]
-    rest = "the rules above say what was dropped: search more questions, sample warmer, or lower --pairs.margin"
-    return "; ".join([*said, *([rest] if idle.get("") else [])])
+    said = [f"label {label} {why} in {count} of {sum(idle.values())} trees" for why, count in idle.items() if why]
+    said += ["the rules above say what was dropped: search more questions, sample warmer, or lower --pairs.margin"]
+    return "; ".join(said if idle[""] else said[:-1])
 
 
 def label_facts(config: PairsStageConfig, counts: Mapping[str, int], failed: int) -> dict[str, Any]:

@@ -100,11 +100,7 @@ def _unknown(table: CommandTable, argv: list[str]) -> ConfigError:
     group = [command.words for command in _of(table, argv[0])]
     known = group or [*(command.words for command in table.commands), *table.nouns]
     same = [words for words in known if words.split()[-1] == argv[0]]
-    told = (
-        f"; did you mean {same[0]!r}?"
-        if same
-        else nearest(wanted, known, "" if group else "; steprag --help-all lists the commands")
-    )
+    told = nearest((same or [wanted])[0], known, "" if group else "; steprag --help-all lists the commands")
     return ConfigError(f"unknown command {quoted(wanted or argv[0])}{told}")
 
 

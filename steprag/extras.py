@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import inspect
@@ -86,7 +87,7 @@ def function_at(place: str, key: str) -> Callable[..., Any]:
         raise ConfigError(f"{key}: {place} cannot be imported: {slip(error, place)}") from error
     if not callable(function):
         raise ConfigError(f"{key}: {place} is no function")
-    return function
+    return _named(function, place, key)
 
 
 @contextmanager
@@ -98,6 +99,19 @@ def slips_named(place: str, key: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:  # whatever a stranger's code raises
         raise ConfigError(f"{key}: {place} failed: {slip(error, place)}") from error
+
+
+def _named(function: Any, place: str, key: str) -> Any:
+    """The function, whose slips are named; a class as it is."""
+
+    @functools.wraps(function)
+    async def awaited(*given: Any, **named: Any) -> Any:
+        with slips_named(place, key):
+            return await function(*given, **named)
+
+    if inspect.isclass(function):
+        return function
+    return awaited if inspect.iscoroutinefunction(function) else slips_named(place, key)(function)
 
 
 def slip(error: BaseException, place: str) -> str:

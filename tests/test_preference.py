@@ -693,8 +693,8 @@ def test_a_reward_of_ones_own_labels_the_steps(
         said = capsys.readouterr().err
         assert told in said
         assert said.count("\n") == 1
-    for function, told in {"silent": "gave only None in 1 of 1 tree", "level": "gave siblings equal worth in 1 of 1 tree",
-                           "quick": "next: steprag train quick"}.items():  # fmt: skip
+    made = {"silent": "gave only None in 1 of 1 trees", "level": "gave siblings equal worth in 1 of 1 trees"}
+    for function, told in {**made, "quick": "next: steprag train quick"}.items():
         assert paired(function) == 0
         assert told in capsys.readouterr().err
     with pytest.raises(ConfigError, match="'own_labels:longer' is somebody's code, which is not run to look at a tree"):

@@ -83,7 +83,9 @@ def main(argv: list[str]) -> int:
     show_one_gpu(config)
     _check_sources(arguments, config)
     config, out = check_recipe(config), out_of(arguments, "train", arguments.pairs or arguments.questions)
-    _say_beginning(arguments, config)
+    recipe = arguments.config or "the defaults, without --config"
+    say(f"train: {config.stage} of {config.model} by {recipe}: {config.epochs:g} epochs, learning rate "
+        f"{config.learning_rate:g}; loading takes up to a minute")  # fmt: skip
     if config.stage == "retriever":
         from training.trl.retriever import trained
 
@@ -147,14 +149,6 @@ def _check_sources(arguments: argparse.Namespace, config: TrainConfig) -> None:
             remedy = "leave it out" if given else "give it"
             learns = " and ".join(f"--{each}" for each in wanted)
             raise ConfigError(f"--{name}: stage {config.stage} learns from {learns}; {remedy}")
-
-
-def _say_beginning(arguments: argparse.Namespace, config: TrainConfig) -> None:
-    """Says what is learnt and from what, before anything is loaded: that alone takes up to a minute."""
-    data, recipe = arguments.pairs or arguments.questions, arguments.config or "no recipe, so the defaults"
-    long = counted(config.max_steps, "step") if config.max_steps else counted(config.epochs, "epoch")
-    say(f"train: {config.stage} of {config.model} on {data}; {recipe}: {long}, learning rate {config.learning_rate:g}; "
-        "loading takes up to a minute")  # fmt: skip
 
 
 def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
@@ -249,4 +243,5 @@ def _report(run: Run, as_json: bool) -> None:
     figure = "reward" if "reward_first" in manifest else "loss"  # the loss of GRPO says nothing about progress
     change = f"{figure} {manifest[f'{figure}_first']:.4f} → {manifest[f'{figure}_last']:.4f}"
     say(f"train: {counted(manifest['steps'], 'step')}, {change}, checkpoint in {run.path}")
-    say_next(*(("serve", "--model") if manifest["config"]["stage"] in ("sft", "dpo", "grpo") else ("view",)), run.path)
+    if manifest["config"]["stage"] in ("sft", "dpo", "grpo"):
+        say_next("serve", "--model", run.path)

@@ -37,7 +37,7 @@ from steprag.batch.worklist import player_identity
 from steprag.config.load import add_options, parse_arguments
 from steprag.config.recipes import NEWEST, index_of
 from steprag.config.sections import PolicyConfig, PromptConfig
-from steprag.console.progress import say, say_next
+from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.engines.headers import gguf_values
 from steprag.engines.models import ModelFiles, resolve_model, with_adapter
@@ -161,7 +161,6 @@ def _folder(config: ChatConfig, environment: Environment, out: Path) -> Iterator
                 for place in (Path(folder), *(Path(folder, name) for name in files)):
                     if not place.is_symlink():
                         place.chmod(0o700 if place.is_dir() else 0o600)
-            say_next("view", run.path)
             yield run.path
     finally:
         os.umask(before)

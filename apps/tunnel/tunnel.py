@@ -22,7 +22,7 @@ from steprag.config.load import parse_arguments
 from steprag.console.progress import say
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, counted, quoted
-from steprag.extras import function_at, slips_named
+from steprag.extras import function_at
 from steprag.records.jsonl import read_json, write_json
 
 if TYPE_CHECKING:
@@ -162,19 +162,8 @@ def _by_name(given: argparse.Namespace) -> tuple[dict[str, Label], dict[str, Sea
     from apps.tunnel.labels import LABELS, named_label
 
     label = {} if given.reward is None else {OWN: named_label(given.reward)}
-    search = {} if given.search is None else {OWN: _own_search(given.search)}
+    search = {} if given.search is None else {OWN: function_at(given.search, "--search")}
     return LABELS | label, SEARCHES | search
-
-
-def _own_search(place: str) -> Search:
-    """A search of the user's, whose slips are named."""
-    function = function_at(place, "--search")
-
-    async def grown(tree: Any, searcher: Any) -> Any:
-        with slips_named(place, "--search"):
-            return await function(tree, searcher)
-
-    return grown
 
 
 def _with_rates(arms: list[LabelArm], given: argparse.Namespace) -> list[LabelArm]:

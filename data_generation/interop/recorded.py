@@ -22,8 +22,8 @@ from steprag.config.load import parse_arguments
 from steprag.config.recipes import out_of
 from steprag.console.progress import say, say_next
 from steprag.engines.templates import rendered
-from steprag.errors import PART_DONE, ConfigError, DataError, StepFormatError, counted, quoted
-from steprag.extras import code_hash, function_at, slips_named
+from steprag.errors import PART_DONE, ConfigError, DataError, StepFormatError, quoted
+from steprag.extras import code_hash, function_at
 from steprag.policy.gate import with_estimates
 from steprag.policy.replies import CUT, reasoning_of, text_of, usage_of
 from steprag.policy.tool_calls import calls_of
@@ -271,8 +271,7 @@ def outcome_of(name: str) -> Outcome:
     function = function_at(name, "--reward")
 
     def own(episode: dict[str, Any]) -> float | None:
-        with slips_named(name, "--reward"):
-            worth = function(episode)
+        worth = function(episode)
         if worth is not None and not (isinstance(worth, int | float) and 0 <= worth <= 1):
             raise ConfigError(f"--reward: {name} gave {quoted(worth)}; give a number from 0 to 1, or None")
         return None if worth is None else float(worth)
@@ -302,9 +301,8 @@ def main(argv: list[str]) -> int:
         "calls": file_hash(calls), "questions": questions and file_hash(questions), "model": given.model,
         "outcome": given.reward, "code": code_hash(given.reward, "--reward") if ":" in given.reward else None,
     }  # fmt: skip
-    with open_run(
-        out_of(given, "recorded", given.calls), "recorded", identity=identity, config={}, overwrite=given.overwrite
-    ) as run:
+    out = out_of(given, "recorded", given.calls)
+    with open_run(out, "recorded", identity=identity, config={}, overwrite=given.overwrite) as run:
         outcome, tokenizer = outcome_of(given.reward), None
         if given.model:
             from steprag.engines.models import resolve_model
@@ -322,8 +320,7 @@ def main(argv: list[str]) -> int:
         mixed = sum(len(each) > 1 for each in scores)
         run.set(counts={**folder.counts, "trees": len(trees), "mixed": mixed})
         run.save(grammar=grammars.RECORDED.name)
-    scored = sum(map(bool, scores))
-    say(f"recorded: calls {dict(folder.counts)}; {counted(len(trees), 'tree')}, {scored} with a score, {mixed} "
+    say(f"recorded: calls {dict(folder.counts)}; {len(trees)} trees, {sum(map(bool, scores))} with a score, {mixed} "
         "with better and worse episodes")  # fmt: skip
     if mixed:
         say_next("pairs", run.path, "--config", "spre", "--pairs.errors", 0)

@@ -335,15 +335,13 @@ def _questions(order: _Order) -> np.ndarray | None:
 
 
 def default_index(corpus: str, config: IndexConfig) -> Path:
-    """The folder of a corpus whose index nobody named: runs/index-NAME, with a number behind it where that is taken by
-    a corpus of another place.
-    """
-    name = Path(RUNS) / f"index-{stem_of(corpus)}"
-    source = open_source(corpus, config.documents, name.absolute()).name
-    for folder in (name if number == 1 else name.with_name(f"{name.name}-{number}") for number in count(1)):
-        if not (folder / "manifest.json").is_file() or read_index_manifest(folder).corpus.path == source:
-            return folder
-    raise AssertionError("numbers do not end")
+    """runs/index-NAME of the corpus, with a number behind it where that name is another corpus's."""
+    source = open_source(corpus, config.documents).name
+    names = (f"{RUNS}/index-{stem_of(corpus)}{f'-{number}' * (number > 1)}" for number in count(1))
+    return next(
+        Path(name) for name in names
+        if not Path(name, "manifest.json").is_file() or read_index_manifest(Path(name)).corpus.path == source
+    )  # fmt: skip
 
 
 def main(argv: list[str]) -> int:

@@ -20,7 +20,6 @@ from steprag.batch.datasets import add_question_options, questions_given
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.recipes import NEWEST, index_of
 from steprag.config.sections import Positive, RetrieverConfig
-from steprag.console.progress import say_next
 from steprag.errors import DataError, counted
 from steprag.records.inputs import question_from_row
 from steprag.records.left_out import LeftOut, say_left_out
@@ -55,11 +54,9 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(parser, argv)
     config = config_from(EvaluateConfig, arguments)
     judged = read_judged(questions_given(arguments))[: config.limit]
-    index = index_of(arguments)
-    retriever = open_retriever(index, config.retriever)
+    retriever = open_retriever(index_of(arguments), config.retriever)
     figures = asyncio.run(evaluate(retriever, judged, config.at))
     sys.stdout.write(json.dumps(figures, indent=2) + "\n" if arguments.json else table(figures))
-    say_next("serve", index)
     return 0
 
 

@@ -13,7 +13,6 @@ from steprag.agent.inert import neutralise
 from steprag.agent.retriever import Retriever, Tooled
 from steprag.config.load import parse_arguments
 from steprag.config.recipes import index_of
-from steprag.console.progress import say_next
 from steprag.errors import ConfigError
 from steprag.records.jsonl import dump_line
 
@@ -31,7 +30,6 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"{index} is an index and no tools file: a query goes to it as it is")
     for tool in retriever.tools:
         sys.stdout.write((dump_line(asdict(tool)) if given.json else neutralise(tool.shown)) + "\n")
-    say_next("serve", index)
     return 0
 
 

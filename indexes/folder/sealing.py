@@ -37,7 +37,7 @@ from indexes.folder.manifest import (
 )
 from indexes.rows.passage_store import DOCUMENTS, OFFSETS, PASSAGES, SKIPPED
 from indexes.rows.vector_file import MARKS, VECTORS, NoRoom, no_room
-from steprag.console.progress import nearby, say
+from steprag.console.progress import say
 from steprag.errors import ConfigError, DataError, counted
 from steprag.records.json_text import decoded
 from steprag.records.jsonl import dump_line, to_dict, write_json
@@ -243,7 +243,7 @@ def shown(built: Built, *, as_json: bool) -> str:
         return dump_line(report) + "\n"
     search = " and ".join([*([encoder.name] if encoder.dense else []), *(["BM25"] if report["bm25"] else [])])
     passages, size = counted(manifest.corpus.rows, "passage"), max(report["bytes"], 1e5) / 1e6
-    lines = [f"{passages} in {nearby(built.path)}, {size:,.1f} MB",
+    lines = [f"{passages} in {built.path}, {size:,.1f} MB",
              f"searched by {search}{', with title links' if report['links'] else ''} (--json says more)"]  # fmt: skip
     if report["skipped"]:
         lines.append(f"left out: {', '.join(f'{count} {why}' for why, count in manifest.corpus.skipped.items())}")

@@ -23,10 +23,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("index", metavar="INDEX", help="index folder; FlashRAG's index_path is its index.faiss")
     parser.add_argument("--out", metavar="FILE", help="corpus file: FlashRAG's corpus_path [runs/corpus-INDEX.jsonl]")
     given = parse_arguments(parser, argv)
-    folder, out = (
-        existing(given.index, "index folder"),
-        Path(given.out or f"{RUNS}/corpus-{stem_of(given.index)}.jsonl"),
-    )
+    folder = existing(given.index, "index folder")
+    out = Path(given.out or f"{RUNS}/corpus-{stem_of(folder)}.jsonl")
     check_files(folder, read_index_manifest(folder).files, MEND)
     with PassageStore(folder) as store:
         count = write_records(out, (as_document(store.read(row)) for row in range(len(store))))

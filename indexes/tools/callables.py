@@ -38,7 +38,7 @@ class CallableTool:
 
     def __init__(self, name: str, place: str, description: str) -> None:
         """Imports the function, which runs its module's code. Raises ConfigError where that cannot be."""
-        self._function = function_at(place, "python")
+        self._function = inspect.unwrap(function_at(place, "python"))
         self.spec: ToolSpec = _spec(name, self._function, description)
         self.fingerprint = place
 
@@ -79,7 +79,7 @@ class FunctionRetriever:
         """Imports the function, which runs its module's code. Raises ConfigError where that cannot be."""
         check_alone(config, place, "the function")
         self._place, self._seconds, self._made = place, config.timeout, object()
-        function, code = function_at(place, "--index"), code_hash(place, "--index")
+        function, code = inspect.unwrap(function_at(place, "--index")), code_hash(place, "--index")
         try:
             if not _arguments(function)[0]:
                 self._made = function()

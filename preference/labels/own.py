@@ -8,7 +8,7 @@ from preference.facts import Facts
 from preference.labels.estimates import Estimate, Rewards
 from steprag.agent.rewards import takes
 from steprag.errors import ConfigError, quoted
-from steprag.extras import function_at, slips_named
+from steprag.extras import function_at
 
 
 def own(place: str, facts: Facts) -> Rewards:
@@ -21,8 +21,7 @@ def own(place: str, facts: Facts) -> Rewards:
     if not takes(function, 2):
         raise ConfigError(f"label.name: {place} does not take a tree and its grammar; give a function of these two "
                           "arguments (a function of an episode is for --grpo.rewards)")  # fmt: skip
-    with slips_named(place, "label.name"):
-        made, nodes = function(facts.tree, facts.grammar), len(facts.tree.nodes)
+    made, nodes = function(facts.tree, facts.grammar), len(facts.tree.nodes)
     if not isinstance(made, list) or len(made) != nodes:
         what = f"{len(made)} values" if isinstance(made, list) else f"a {type(made).__name__}"
         raise ConfigError(f"label.name: {place} returned {what} for a tree of {nodes} nodes; return a list with a "

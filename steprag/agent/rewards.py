@@ -11,14 +11,13 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from statistics import mean
 
 from steprag.agent.grammar import Grammar
 from steprag.agent.stack import live
 from steprag.errors import ConfigError, nearest, quoted
-from steprag.extras import function_at, slips_named
+from steprag.extras import function_at
 from steprag.scores.gold import Gold, em_of, gold_of, mentions, subject
 from steprag.scores.metrics import SAYS_NOTHING, normalise
 from steprag.scores.metrics import f1 as token_f1
@@ -342,9 +341,7 @@ def takes(function: Callable[..., object], count: int) -> bool:
 
 def value_of(name: str, played: Played, key: str) -> float | None:
     """What the reward says of the episode. Raises ConfigError for anything but a finite number or None."""
-    reward = reward_at(name, key)
-    with slips_named(name, key) if ":" in name else nullcontext():
-        value = reward(played)
+    value = reward_at(name, key)(played)
     if not (value is None or (isinstance(value, int | float) and math.isfinite(value))):
         raise ConfigError(f"{key}: {name} says {quoted(value)} of an episode; return a finite number or None")
     return value

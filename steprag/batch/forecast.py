@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import re
+import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,9 @@ STEP_TOKENS, GROWN = 35, 0.28
 """Of the shipped trees: tokens of a step, and by how much of its longest growth a prompt has grown on average."""
 JUDGED_TOKENS = 300
 """Of a judge's prompt: question, golden answers, answer."""
+
+_OWN = re.compile(r" --(like|took|pace)[ =]\S+| --json")
+"""Options of a forecast alone, in the line of its command."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +74,7 @@ def add_forecast_options(parser: argparse.ArgumentParser) -> None:
 
 
 def print_forecast(plan: Forecast, given: argparse.Namespace, planned: Sequence[str]) -> int:
-    """Writes the forecast to standard output, as the parsed options say. `planned`: the command, with the options of
-    its forecast. Raises ConfigError.
-    """
+    """Writes the forecast of the command `planned` to standard output. Raises ConfigError."""
     if given.pace is not None and not given.pace > 0:
         raise ConfigError(f"--pace {given.pace:g}: give tokens a second, more than 0")
     used = most_usage(plan)
@@ -91,19 +94,8 @@ def print_forecast(plan: Forecast, given: argparse.Namespace, planned: Sequence[
     if given.took:
         _compare(report, amounts_of(existing(given.took, "run folder"), plan), plan.unit)
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report, plan))
-    say_next(*_without_own(planned))
+    say_next(*shlex.split(_OWN.sub("", shlex.join(planned))))
     return 0
-
-
-def _without_own(planned: Sequence[str]) -> Iterator[str]:
-    """The words of a command without the options that only its forecast has."""
-    words = iter(planned)
-    for word in words:
-        name, equals, _ = word.partition("=")
-        if name in ("--like", "--took", "--pace"):
-            _ = equals or next(words, "")
-        elif name != "--json":
-            yield word
 
 
 def most_usage(plan: Forecast) -> dict[str, Usage]:

@@ -18,10 +18,8 @@ NOT_ABOUT = ("out", "config")
 
 def parser_of(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of the action that `argv` names, or the parser itself where it has no actions."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            return action.choices.get(next(iter(argv), ""), parser)
-    return parser
+    actions = next((one.choices for one in parser._actions if isinstance(one, argparse._SubParsersAction)), {})
+    return actions.get(next(iter(argv), ""), parser)
 
 
 def subject_of(parser: argparse.ArgumentParser) -> argparse.Action | None:
@@ -75,18 +73,14 @@ def _take(
     prog = parser.prog
     if subject is None:
         raise ConfigError(f"{prog}: {quoted(words[0])} is not expected; {prog} --help shows what is")
-    said, several, option = (
-        getattr(given, subject.dest),
-        subject.nargs in ("+", "*"),
-        "".join(subject.option_strings[:1]),
-    )
+    said, several = getattr(given, subject.dest), subject.nargs in ("+", "*")
+    option = next(iter(subject.option_strings), None)
     unsaid = said == subject.default
     if not option and not unsaid:  # argparse took the first
         words = [*(said if several else [str(said)]), *words]
     if len(words) > 1 and not several:
-        phrase = " ".join(words)
-        raise ConfigError(f"{prog} takes one {name_of(subject)}, not {len(words)} words; "
-                          f"put it in quotes: {prog} {shlex.quote(phrase)}")  # fmt: skip
+        told = f"{prog} takes one {name_of(subject)}, not {len(words)} words; put it in quotes"
+        raise ConfigError(f"{told}: {prog} {shlex.quote(' '.join(words))}")
     value = parser._get_values(subject, words)
     if option and not unsaid and said != value:
         raise ConfigError(f"{prog}: {' '.join(words)} and {option} say different things; give one of them")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from steprag.config.sections import RetrieverConfig
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.errors import ConfigError, DataError, nearest, quoted
 from steprag.net.hosts import is_local
 from steprag.records.jsonl import read_json
@@ -49,12 +49,14 @@ def index_of(arguments: argparse.Namespace, *, newest: bool = True) -> str:
             said = recipe.get("retriever")
             token = said.get("token_env") if isinstance(said, dict) else None
             warn_of_key(arguments.config, named, str(token or RetrieverConfig().token_env))
+        say_next("serve", named)
         return named
     if named is not None:
         where = arguments.config if arguments.index is None else "--index"
         raise ConfigError(f"{where}: index names a folder, a URL or a file, not {quoted(named)}")
     if newest and (found := _newest_index()):
         say(f"index: {found}, the newest under {RUNS} or {INDEXES}; --index names another")
+        say_next("serve", found)
         return found
     raise ConfigError(
         f"there is no index under {RUNS} or {INDEXES}: give --index, or a recipe (--config FILE) with the key index; "

@@ -18,15 +18,13 @@ BESIDE = ("--judge.", "--rewriter.", "--student.")
 ELSEWHERE = {"max_iter": "episode.depth", "retrieval_top_k": "episode.top_k"}
 """Options of ReasonRAG's `inference.py`, and what they are called here."""
 SYNONYMS = {
-    "data": ("pairs", "questions", "corpus"), "dataset": ("dataset_name", "pairs"), "docs": ("corpus",),
-    "documents": ("corpus",), "input": ("corpus", "questions", "pairs", "trees"), "file": ("questions", "corpus"),
-    "run": ("trees", "predictions", "worked", "calls"), "output": ("out",), "output_dir": ("out",), "dir": ("out",),
-    "checkpoint": ("model",), "ckpt": ("model",), "policy": ("model",), "lora": ("adapter",), "url": ("base_url",),
-    "endpoint": ("base_url",), "api_base": ("base_url",), "share": ("host",), "public": ("host",), "lr":
-    ("learning_rate",), "steps": ("max_steps",), "n": ("limit",), "num": ("limit",), "cost": ("usd",),
-    "budget": ("usd",), "dollars": ("usd",), "workers": ("concurrency",), "jobs": ("concurrency",), "k": ("top_k",),
+    "pairs": "data dataset input", "questions": "data file", "corpus": "docs documents data input",
+    "trees": "run input", "predictions": "run", "worked": "run", "calls": "run", "out": "output output_dir dir",
+    "model": "checkpoint ckpt policy", "adapter": "lora", "base_url": "url endpoint api_base", "host": "share public",
+    "learning_rate": "lr", "max_steps": "steps", "limit": "n num", "usd": "cost budget dollars",
+    "concurrency": "workers jobs", "top_k": "k",
 }  # fmt: skip
-"""Options that people type out of habit, and ours that mean it, by what the command has."""
+"""By an option, what people type for it out of habit; the first that a command has is meant."""
 BARE = ("run", "runs", "index", "folder", "file", "path", "question", "query", "input")
 """Options that people type for what a command takes as a place."""
 ALWAYS = ("model", "base_url", "limit", "usd")
@@ -113,13 +111,10 @@ def options_meant(name: str, known: Sequence[str]) -> list[str]:
     key = ELSEWHERE.get(key, key)
     if f"--{key}" in known:
         return [f"--{key}"]
-    plain = key.replace("_", "")
-    alike = [one for one in known if one[2:].replace("_", "") == plain]
-    if alike:
-        return alike[:1]
-    found = [
-        one for one in known if one.replace("_", "").endswith(f".{plain}") and one.count(".") == key.count(".") + 1
-    ]
+    plain, folded = key.replace("_", ""), {one: one[2:].replace("_", "") for one in known}
+    if exact := [one for one in known if folded[one] == plain]:
+        return exact[:1]
+    found = [one for one in known if folded[one].endswith(f".{plain}") and one.count(".") == key.count(".") + 1]
     return [one for one in found if not one.startswith(BESIDE)] or found
 
 
@@ -141,12 +136,10 @@ def unknown_option(parser: argparse.ArgumentParser, name: str, known: Sequence[s
         meant = " or ".join(f"{one} ({help_of.get(one, '').rpartition(' [')[0]})" for one in several)
         return ConfigError(f"{parser.prog}: {name} may be {meant}; name its section")
     short = [f"--{one.rpartition('.')[2]}" for one in known if one.count(".") == 1]
-    same = [f"--{one}" for one in SYNONYMS.get(key, ()) if f"--{one}" in (*known, *short)]
+    same = [f"--{one}" for one, typed in SYNONYMS.items() if key in typed.split() and f"--{one}" in (*known, *short)]
+    hint = nearest((same or [name])[0], [*known, *short], f"; {parser.prog} --help-all lists the options")
     if subject is not None and not subject.option_strings and key in (subject.dest, *BARE):
         hint = f"; what it is about stands bare: {parser.prog} {name_of(subject)}"
-    else:
-        remedy = f"; {parser.prog} --help-all lists the options"
-        hint = f"; did you mean {same[0]!r}?" if same else nearest(name, [*known, *short], remedy)
     return ConfigError(f"{parser.prog}: unknown option {quoted(name)}{hint}")
 
 

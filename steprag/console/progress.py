@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import threading
@@ -40,18 +41,13 @@ _NEXT: list[str] = []
 
 def say_next(*words: object) -> None:
     """Keeps the command that the reader may type next, in place of an earlier one; `guarded` says it at the end."""
-    _NEXT[:] = ["next: " + shlex.join(["steprag", *(str(nearby(w) if isinstance(w, Path) else w) for w in words)])]
-
-
-def nearby(path: Path) -> Path:
-    """A path as it is typed here: relative where it lies below the working directory."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    here = f"{Path.cwd()}{os.sep}"
+    _NEXT[:] = ["next: " + shlex.join(["steprag", *(str(word).removeprefix(here) for word in words)])]
 
 
 def kept_next() -> list[str]:
-    """What `say_next` kept, in one line or none; it is forgotten with this."""
-    kept = [*_NEXT]
-    _NEXT.clear()
+    """The line that `say_next` kept, or none; it is forgotten with this."""
+    kept, _NEXT[:] = [*_NEXT], []
     return kept
 
 

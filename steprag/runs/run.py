@@ -24,7 +24,7 @@ from typing import Any
 import filelock
 
 import steprag
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.errors import BudgetReached, ConfigError, DataError, StepragError, quoted
 from steprag.records.jsonl import PARTIAL, LineJournal, read_json, read_rows, write_json
 from steprag.records.sealed import FILES, REMEDY, Listed, check_outputs, names_of, outputs, to_facts
@@ -95,6 +95,7 @@ def open_run(
         write_json(path / "manifest.json", manifest)
         with LineJournal(path / "metrics.jsonl", synced=False) as metrics:
             run = Run(path, manifest, metrics)
+            say_next("view", path)  # unless the command knows better
             yield from _closing(run, listed)
 
 
