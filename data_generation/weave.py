@@ -52,7 +52,8 @@ def main(argv: list[str]) -> int:
     write_records(out, episodes)
     detours = sum(any(not step.learn for step in episode.steps) for episode in episodes)
     say(f"weave: {counted(len(episodes), 'episode')}, {detours} with a detour, in {out}")
-    say_next("trees", "worked", out, "--prompt.profile", "stack")
+    longest = max(len(episode.steps) for episode in episodes)
+    say_next("trees", "worked", out, "--prompt.profile", "stack", "--episode.depth", longest + 1)
     return 0
 
 

@@ -45,8 +45,10 @@ def nearest(name: str, known: Sequence[str], remedy: str = "") -> str:
     """The end of a message about an unknown name: the known one that differs in a letter or two, or else the `remedy`,
     without which it is what is known.
     """
-    plain = {one.lstrip("-").replace("-", "_"): one for one in known}
-    close = difflib.get_close_matches(name.lstrip("-").replace("-", "_"), plain, n=1, cutoff=0.75)
+    typed = name.lstrip("-").replace("-", "_")
+    plain = {one.rpartition(".")[2]: one for one in known if "." not in name and one[:1] != "-"}
+    plain |= {one.lstrip("-").replace("-", "_"): one for one in known}
+    close = difflib.get_close_matches(typed, plain, n=1, cutoff=0.75 if len(typed) > 3 else 0.5)
     if close:
         return f"; did you mean {plain[close[0]]!r}?"
     return remedy or f"; known: {', '.join(sorted(known))}"

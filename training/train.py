@@ -84,7 +84,7 @@ def main(argv: list[str]) -> int:
     _check_sources(arguments, config)
     config, out = check_recipe(config), out_of(arguments, "train", arguments.pairs or arguments.questions)
     recipe = arguments.config or "the defaults, without --config"
-    say(f"train: {config.stage} of {config.model} by {recipe}: {config.epochs:g} epochs, learning rate "
+    say(f"train: {config.stage} of {config.model} by {recipe}: {counted(config.epochs, 'epoch')}, learning rate "
         f"{config.learning_rate:g}; loading takes up to a minute")  # fmt: skip
     if config.stage == "retriever":
         from training.trl.retriever import trained

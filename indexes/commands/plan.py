@@ -240,7 +240,7 @@ def main(argv: list[str]) -> int:
     }
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report, [*lines, bm25]))
     if given.corpus and chosen:
-        say_next("index build", given.corpus, *(("--encoder", "none") if chosen == SPARSE else ("--type", chosen)))
+        say_next("index", "build", given.corpus, *(("--encoder", "none") if chosen == SPARSE else ("--type", chosen)))
     return 0
 
 

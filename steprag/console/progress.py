@@ -42,7 +42,7 @@ _NEXT: list[str] = []
 def say_next(*words: object) -> None:
     """Keeps the command that the reader may type next, in place of an earlier one; `guarded` says it at the end."""
     here = f"{Path.cwd()}{os.sep}"
-    _NEXT[:] = ["next: " + shlex.join(["steprag", *(str(word).removeprefix(here) for word in words)])]
+    _NEXT[:] = [f"next: steprag {shlex.join(str(word).removeprefix(here) for word in words)}"]
 
 
 def kept_next() -> list[str]:
