@@ -44,9 +44,9 @@ def summarise(run: Run, trees: Iterable[dict[str, Any]]) -> None:
     if not counts["trees"]:
         return
     known = f" ({counts['known']} known from earlier runs)" if counts["known"] else ""
-    trees, nodes = counted(counts["trees"], "tree"), counted(counts["nodes"], "node")
+    told, nodes = counted(counts["trees"], "tree"), counted(counts["nodes"], "node")
     both = f"{counts['solved']} solved, {counts['mixed']} with answers of both kinds"
-    say(f"generate: {trees} ({both}), {nodes}{known}")
+    say(f"generate: {told} ({both}), {nodes}{known}")
     listed = ", ".join(f"{count} {ENDS.get(name, name)}" for name, count in ended.most_common())
     idle = counts["refused_steps"] == counts["nodes"] - counts["trees"]  # all but the roots
     say(f"generate: searches ended: {listed}")
