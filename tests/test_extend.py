@@ -356,7 +356,7 @@ thing = 3
     ("fails", RetrieverError("searches:fails: KeyError: 'Albania'")),
     ("sleeps", RetrieverError("no reply in 0.2 s: raise retriever.timeout")),
     ("three", ConfigError("takes 3 arguments; write find(query)")),
-    ("Broken", ConfigError("searches:Broken fails: OSError: no disk")),
+    ("Broken", ConfigError("searches:Broken failed: OSError: no disk")),
     ("thing", ConfigError("searches:thing is no function")),
     ("absent", ConfigError("--index: searches:absent cannot be imported")),
 ])  # fmt: skip
@@ -392,7 +392,7 @@ def fails(blocks, path): return blocks[99]
     ("number", "chunks:number returned 3 as row 1 of a.md: give texts of 1 to 20,000 characters"),
     ("blank", "returned '  ' as row 1"),
     ("other", "returned {'heading': 'y', 'text': 'x'} as row 1"),
-    ("fails", "chunks:fails fails on a.md: IndexError"),
+    ("fails", "documents.chunker: a.md: chunks:fails failed: IndexError"),
 ])  # fmt: skip
 def test_a_function_cuts_documents(name: str, wanted: list[Passage] | str, parts: Path) -> None:
     (parts / "chunks.py").write_text(CHUNKS)

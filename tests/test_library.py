@@ -79,6 +79,9 @@ def test_answers_trees_and_pairs_come_from_plain_calls_in_a_running_loop(index: 
             assert endpoint.requests[-1]["temperature"] > 0
             assert agent.tree(Question(QUESTION, QUESTION, ("lek",))) == tree
             assert agent.pairs(tree) == agent.pairs([tree, tree])[: len(agent.pairs(tree))] != []
+            shown = [*map(repr, (index, agent, tree, tree.nodes[1], agent.pairs(tree)[0]))]
+            assert [one.partition("(")[0] for one in shown] == ["Index", "Agent", "Tree", "Node", "Pair"]
+            assert max(map(len, shown)) < 200
             assert "<mark>Prices in Albania are quoted in the lek</mark>" in said._repr_html_()
             await asyncio.sleep(0)
 

@@ -273,10 +273,10 @@ def test_the_page_says_what_was_taken_for_talk_and_asks_again_otherwise(browser:
         opened(page, served)
         ask(page, "I feel great!")
         turn = ended(page)
-        assert "Taken for talk: it is about the person." in turn.inner_text()
+        assert "Read as talk: it is about the person." in turn.inner_text()
         assert turn.locator(".answer-text").inner_text().strip() == "Hello you."
         assert turn.get_by_role("button", name="Right").count() == 0  # talk is no answer to be judged
         turn.get_by_role("button", name="Search for it").click()
         searched = ended(page, 2)
         assert searched.locator(".answer-text").inner_text().startswith("lek")
-        assert "Taken for" not in searched.inner_text()
+        assert "Read as" not in searched.inner_text()

@@ -27,12 +27,12 @@ from data_generation.config import GenerateConfig
 from data_generation.plan import planned
 from steprag.batch.forecast import likely_usage, most_usage
 from steprag.config.load import add_options, config_from, load_config, parse_arguments
-from steprag.config.recipes import RECIPES
+from steprag.config.recipes import RECIPES, RUNS, stem_of
 from steprag.config.sections import EpisodeConfig, PolicyConfig, PriceConfig, Section
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.engines.models import EMBEDDED
 from steprag.engines.threads import spin_briefly
-from steprag.errors import PART_DONE, BudgetReached, StepragError
+from steprag.errors import PART_DONE, BudgetReached, StepragError, counted
 from steprag.policy.budget import dollars
 from steprag.records.jsonl import existing
 from steprag.records.yaml_files import read_yaml
@@ -67,13 +67,16 @@ def main(argv: list[str]) -> int:
     about = "Your documents to a trained agent, with a proof."
     parser = argparse.ArgumentParser(prog="steprag adapt", description=about)
     parser.add_argument("folder", metavar="FOLDER", help="documents, or any corpus that steprag index build takes")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of all runs: index, agent, report.html")
+    where = "folder of all runs: index, agent, report.html [runs/adapt-FOLDER]"
+    parser.add_argument("--out", metavar="DIR", help=where)
     parser.add_argument("--plan", action="store_true", help="say what it will cost, and stop")
     add_options(parser, AdaptConfig)
     given = parse_arguments(parser, argv)
-    adaptation = Adaptation(given.folder, Path(given.out), config_from(AdaptConfig, given))
+    out = Path(given.out or f"{RUNS}/adapt-{stem_of(given.folder)}")
+    adaptation = Adaptation(given.folder, out, config_from(AdaptConfig, given))
     sys.stdout.write(adaptation.price())
     if given.plan:
+        say_next("adapt", *(word for word in argv if word != "--plan"))
         return 0
     spin_briefly()  # before a stage loads torch
     out = adaptation.out
@@ -81,7 +84,8 @@ def main(argv: list[str]) -> int:
         contenders = adaptation.run()
         compared, stages = compare(contenders, out / "compare"), adaptation.pipeline
         page = write_report(out, contenders, compared, stages, adaptation.bills(), failed=adaptation.failed)
-    sys.stdout.write(f"{page}\n\n    steprag serve --index {out / 'index'} --model {out / 'agent'}\n")
+    sys.stdout.write(f"{page}\n")
+    say_next("serve", out / "index", *(("--model", out / "agent") if adaptation.kinds else ()))
     return PART_DONE if adaptation.failed or not adaptation.kinds else 0
 
 
@@ -265,7 +269,7 @@ class Adaptation:
         own = f", ${dollars(use, price):,.{digits}f}" if price.known else ""
         other = dollars(use, _gpt_4o())
         tokens = f"{use.prompt_tokens:,} prompt and {use.completion_tokens:,} completion tokens"
-        return f"{use.calls:,} calls, {tokens}{own}; at GPT-4o's price ${other:,.{digits}f}"
+        return f"{counted(use.calls, 'call')}, {tokens}{own}; at GPT-4o's price ${other:,.{digits}f}"
 
 
 @cache

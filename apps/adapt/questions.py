@@ -29,11 +29,11 @@ from steprag.agent.retriever import Retriever
 from steprag.batch.results import Results
 from steprag.batch.worklist import FAILED, ask_all, failures_in, model_asked, run_interruptible
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
-from steprag.config.recipes import PASSAGES, index_of
+from steprag.config.recipes import PASSAGES, index_of, out_of
 from steprag.config.sections import Positive, PromptConfig, RetrieverConfig
-from steprag.console.progress import Progress
+from steprag.console.progress import Progress, say_next
 from steprag.engines.models import EMBEDDED
-from steprag.errors import PART_DONE, ConfigError, ContentFiltered, RequestError
+from steprag.errors import PART_DONE, ConfigError, ContentFiltered, RequestError, counted
 from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy
 from steprag.records.jsonl import existing, file_hash, read_records, write_json, write_records
@@ -108,13 +108,15 @@ class QuestionsConfig(StageConfig):
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag adapt questions", description="Questions with paths, from an index.")
     parser.add_argument("--index", metavar="INDEX", help="index folder [the newest under runs]")
-    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: questions by split, gates.json")
+    parser.add_argument("--out", metavar="RUN", help="run folder: questions by split, gates.json [runs/questions-NAME]")
     add_options(parser, QuestionsConfig)
     given = parse_arguments(parser, argv)
     config = config_from(QuestionsConfig, given)
-    told = run_interruptible(make_questions(config, existing(index_of(given), "index folder"), Path(given.out)))
+    index = existing(index_of(given), "index folder")
+    told = run_interruptible(make_questions(config, index, out_of(given, "questions", index)))
     passed = ", ".join(f"{count} {name}" for name, count in told["passed"].items())
-    lines = [f"{sum(told['passed'].values())} questions: {passed}; of {told['paths']} ways through the documents"]
+    made = counted(sum(told["passed"].values()), "question")
+    lines = [f"{made}: {passed}; of {counted(told['paths'], 'way')} through the documents"]
     lines += [f"{told['failed']:>6} failed: the request did; run again to retry them"] if told["failed"] else []
     lines += [f"{count:>6} {gate}: {GATES[gate]}" for gate, count in told["gates"].items()]
     sys.stdout.write("\n".join([*lines, ""]))
@@ -135,8 +137,9 @@ async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dic
                 tenth = sum(config.wanted.values()) // 10  # of the documents at least, so that questions are found
                 shares = {split: count and max(count, tenth) for split, count in config.wanted.items()}
                 graph = PassageGraph(store, shares, config.seed)
-                maker = QuestionMaker(config, run, store, graph, retriever, Results(out / "made.jsonl", MADE))
+                maker = QuestionMaker(config, run, store, graph, retriever, Results(run.path / "made.jsonl", MADE))
                 await maker.make()
+                say_next("generate", run.path / "train.jsonl", "--index", index)
                 return await maker.finish()
 
 

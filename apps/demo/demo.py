@@ -24,10 +24,10 @@ from steprag import atlas
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.config.load import parse_arguments
 from steprag.console.plots import can_draw, new_figure, save_png
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.engines.outlive_guard import running
 from steprag.engines.threads import spin_briefly
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, counted
 from steprag.records.jsonl import file_hash, read_records, write_json, write_records, written_whole
 from steprag.records.training_rows import Pair
 from steprag.runs.run import Run, open_run, read_manifest
@@ -77,6 +77,7 @@ def main(argv: list[str]) -> int:
         commands.append(["serve", "--index", str(out / "index")])
     spent, typed = time.monotonic() - started, "".join(f"    steprag {' '.join(words)}\n" for words in commands)
     sys.stdout.write(f"\n{spent:.0f} s in all. Look at the trees; talk to the big agent:\n\n{typed}")
+    say_next("view", out)
     return show(commands) if given.pages else 0
 
 
@@ -143,7 +144,7 @@ class Demo:
                 return await _noted(run, tree.question, flat(tree, searcher))
 
             if not run.finished:
-                say(f"demo: {self.questions} trees of {self.calls} calls")
+                say(f"demo: {counted(self.questions, 'tree')} of {counted(self.calls, 'call')}")
                 asked = by_hops(world, self.questions, "train")
                 trees = grown(world, start_of("middle"), asked, self.calls, self.seed, noted)
                 write_records(run.path / "trees.jsonl", trees)
@@ -163,7 +164,7 @@ class Demo:
                 rows = pair_rows([(pair, 0) for pair in read_records(file, Pair)])
                 if not rows:
                     raise ConfigError("the trees gave no pair to train on; give more --questions or --calls")
-                say(f"demo: {self.steps} steps of DPO over {len(rows)} pairs")
+                say(f"demo: {counted(self.steps, 'step')} of DPO over {counted(len(rows), 'pair')}")
                 run.set(rows=len(rows))
                 chance = np.random.default_rng(self.seed)
                 weights = dpo(start_of("middle"), rows, Schedule(self.steps), chance, lambda told: run.note(**told))

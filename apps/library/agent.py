@@ -106,6 +106,9 @@ class Agent:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"Agent({str(self.index.place)!r}, {self._asks.policy.model!r})"
+
     def _ready(self) -> _Players:
         retriever = self.index.retriever()
         if retriever is not self._retriever:  # the index was closed since

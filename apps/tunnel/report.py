@@ -14,7 +14,7 @@ from apps.tunnel.statistics import PairedDifference, holm, of_seeds, trend
 from apps.tunnel.world import HOPS
 from inference.scoring.tables import markdown
 from steprag.console.plots import can_draw, new_figure, save_png
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, counted
 from steprag.records.jsonl import read_json, written_whole
 
 BASE, FACTS, TURNED = "outcomes", "marked facts", "marked facts, 20 % turned"
@@ -128,8 +128,8 @@ def _cell(cell: CellResults) -> list[str]:
         reached.append([arm, f"{right.mean():.1f}", each, *over, *by_hop])
         told = list(cell.told[arm].values())
         made += [_pairs(arm, told)] if "calls" in told[0] else []
-    return [f"## {cell.name}", "", f"{seeds} seeds, {len(cell.hops)} test questions. EM in %. Intervals: 95 %, t over "
-            "seeds; bootstrap over seeds and questions.", "",
+    return [f"## {cell.name}", "", f"{counted(seeds, 'seed')}, {len(cell.hops)} test questions. EM in %. Intervals: "
+            "95 %, t over seeds; bootstrap over seeds and questions.", "",
             markdown(["arm", "EM", "each seed", "over outcomes", "bootstrap", *EACH_HOP], reached),
             "Pairs a seed: right / wrong / undecided, as the world knows.", "",
             markdown(["arm", "rate", "calls", "all", "of unsolved trees", *EACH_HOP], made)]  # fmt: skip

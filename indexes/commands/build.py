@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ from indexes.vectors.gpu import gpu_faiss
 from indexes.vectors.index_types import TYPES, build_type, check_type, requested
 from indexes.vectors.recall import make_probe
 from steprag.config.load import add_options, config_from, parse_arguments
-from steprag.console.progress import say
+from steprag.config.recipes import RUNS, stem_of
+from steprag.console.progress import say, say_next
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, quoted
 from steprag.records.inputs import read_questions
@@ -332,6 +334,16 @@ def _questions(order: _Order) -> np.ndarray | None:
     return Encoder(order.encoder_folder, order.spec).encode_queries([questions[row] for row in picked])
 
 
+def default_index(corpus: str, config: IndexConfig) -> Path:
+    """runs/index-NAME of the corpus, with a number behind it where that name is another corpus's."""
+    source = open_source(corpus, config.documents).name
+    names = (f"{RUNS}/index-{stem_of(corpus)}{f'-{number}' * (number > 1)}" for number in count(1))
+    return next(
+        Path(name) for name in names
+        if not Path(name, "manifest.json").is_file() or read_index_manifest(Path(name)).corpus.path == source
+    )  # fmt: skip
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag index build", description="Builds an index folder from a corpus.")
     parser.add_argument(
@@ -340,7 +352,8 @@ def main(argv: list[str]) -> int:
         help="a folder of documents (PDF, DOCX, PPTX, ODT, EPUB, HTML, Markdown, text), or one; JSON Lines, an array, a"
         " table with tabs or Parquet, or a folder of them; a Wikipedia dump (.xml.bz2), hub:OWNER/NAME, the word atlas",
     )
-    parser.add_argument("--out", required=True, type=Path, help="the index folder to make, or to give another type")
+    told = "the index folder to make, or to give another type [runs/index-CORPUS]"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=told)
     parser.add_argument("--vectors_from", type=Path, metavar="DIR", help="take the vectors of this index folder")
     parser.add_argument("--update", action="store_true", help="bring the index at --out up to date with its corpus")
     parser.add_argument("--hybrid", action="store_true", help="BM25 and title links too, for sparse and hybrid search")
@@ -348,11 +361,12 @@ def main(argv: list[str]) -> int:
     add_options(parser, IndexConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(IndexConfig, arguments)
-    hybrid, update = arguments.hybrid, arguments.update
-    built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from, hybrid=hybrid, update=update)
+    hybrid, update, out = arguments.hybrid, arguments.update, arguments.out or default_index(arguments.corpus, config)
+    built = build_index(arguments.corpus, out, config, arguments.vectors_from, hybrid=hybrid, update=update)
     if built.reused and not built.added:
         say(f"index: {built.path} holds this index already; nothing to do")
     sys.stdout.write(shown(built, as_json=arguments.json))
+    say_next("serve", built.path)
     return 0
 
 

@@ -19,7 +19,7 @@ from steprag.agent.schemas import NAMES
 from steprag.agent.tools import ToolSpec, spec_of
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, DataError, RetrieverError, quoted
-from steprag.extras import code_hash, function_at
+from steprag.extras import code_hash, function_at, slip
 from steprag.records.jsonl import as_utf8
 from steprag.types import Passage
 
@@ -38,7 +38,7 @@ class CallableTool:
 
     def __init__(self, name: str, place: str, description: str) -> None:
         """Imports the function, which runs its module's code. Raises ConfigError where that cannot be."""
-        self._function = function_at(place, "python")
+        self._function = inspect.unwrap(function_at(place, "python"))
         self.spec: ToolSpec = _spec(name, self._function, description)
         self.fingerprint = place
 
@@ -47,11 +47,11 @@ class CallableTool:
 
     async def call(self, arguments: Mapping[str, Any], top_k: int) -> Sequence[Passage]:
         """What the function returns."""
-        whose = f"tool {self.spec.name}"
+        whose, place = f"tool {self.spec.name}", self.fingerprint
         if not inspect.iscoroutinefunction(self._function):
-            texts = await _aside(whose, lambda: _texts(self._function(**arguments), top_k))
+            texts = await _aside(whose, place, lambda: _texts(self._function(**arguments), top_k))
             return said(self.spec.name, texts)
-        with _failing(whose):
+        with _failing(whose, place):
             return said(self.spec.name, _texts(await self._function(**arguments), top_k))
 
     async def aclose(self) -> None:
@@ -59,12 +59,12 @@ class CallableTool:
 
 
 @contextlib.contextmanager
-def _failing(whose: str) -> Iterator[None]:
+def _failing(whose: str, place: str) -> Iterator[None]:
     """Whatever a stranger's code raises, it is this call that failed: as RetrieverError."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        raise RetrieverError(as_utf8(f"{whose}: {type(error).__name__}: {error}"[:300])) from error
+        raise RetrieverError(as_utf8(f"{whose}: {slip(error, place)}")) from error
 
 
 class FunctionRetriever:
@@ -79,14 +79,14 @@ class FunctionRetriever:
         """Imports the function, which runs its module's code. Raises ConfigError where that cannot be."""
         check_alone(config, place, "the function")
         self._place, self._seconds, self._made = place, config.timeout, object()
-        function, code = function_at(place, "--index"), code_hash(place, "--index")
+        function, code = inspect.unwrap(function_at(place, "--index")), code_hash(place, "--index")
         try:
             if not _arguments(function)[0]:
                 self._made = function()
                 function = self._made.search  # pyright: ignore[reportAttributeAccessIssue]
             needs, self._takes = _arguments(function)
         except Exception as error:  # whatever a stranger's code raises
-            raise ConfigError(f"--index: {place} fails: {type(error).__name__}: {error}"[:300]) from error
+            raise ConfigError(f"--index: {place} failed: {slip(error, place)}") from error
         if not self._takes or needs > 2:
             raise ConfigError(f"--index: {place} takes {needs} arguments; write find(query), find(query, top_k), or a "
                               "class without arguments that has search(query, top_k)")  # fmt: skip
@@ -113,8 +113,8 @@ class FunctionRetriever:
 
     async def _called(self, function: Callable[..., Any], *given: Any) -> Any:
         if not inspect.iscoroutinefunction(function):
-            return await _aside(self._place, lambda: function(*given))
-        with _failing(self._place):
+            return await _aside(self._place, self._place, lambda: function(*given))
+        with _failing(self._place, self._place):
             return await function(*given)
 
     def _passage(self, given: Any, number: int) -> Passage:
@@ -148,7 +148,7 @@ def _texts(result: Any, top_k: int) -> list[str]:
     return [one if isinstance(one, str) else str(one) for one in several if one is not None]
 
 
-async def _aside(whose: str, work: Callable[[], Found]) -> Found:
+async def _aside(whose: str, place: str, work: Callable[[], Found]) -> Found:
     """What `work` returns, in a thread that nobody waits for at the end: one that hangs must not keep the program.
 
     Raises RetrieverError for what `work` raises.
@@ -158,7 +158,7 @@ async def _aside(whose: str, work: Callable[[], Found]) -> Found:
 
     def run() -> None:
         try:
-            with _failing(whose):
+            with _failing(whose, place):
                 done.set_result(work())
         except RetrieverError as error:
             done.set_exception(error)

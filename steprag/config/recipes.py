@@ -11,11 +11,12 @@ from typing import Any
 
 from steprag.config.sections import RetrieverConfig
 from steprag.config.words import OPTION
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.errors import ConfigError, DataError, nearest, quoted
 from steprag.net.hosts import is_local
 from steprag.records.jsonl import read_json
 from steprag.records.yaml_files import read_yaml
+from steprag.runs.run import NUMBERED
 
 INDEX = "index"
 """The key of a recipe, and the option, that name what is searched."""
@@ -52,17 +53,29 @@ def index_of(arguments: argparse.Namespace, *, newest: bool = True) -> str:
             said = recipe.get("retriever")
             token = said.get("token_env") if isinstance(said, dict) else None
             warn_of_key(arguments.config, named, str(token or RetrieverConfig().token_env))
+        say_next("serve", named)
         return named
     if named is not None:
         where = arguments.config if arguments.index is None else "--index"
         raise ConfigError(f"{where}: index names a folder, a URL or a file, not {quoted(named)}")
     if newest and (found := _newest_index()):
         say(f"index: {found}, the newest under {RUNS} or {INDEXES}; --index names another")
+        say_next("serve", found)
         return found
     raise ConfigError(
         f"there is no index under {RUNS} or {INDEXES}: give --index, or a recipe (--config FILE) with the key index; "
         "steprag demo builds runs/demo/index"
     )
+
+
+def out_of(given: argparse.Namespace, stage: str, about: Path | str) -> Path:
+    """The run folder that `--out` names, or else a `NUMBERED` one after the stage and what it is about."""
+    return Path(given.out or f"{RUNS}/{stage}-{stem_of(about)}{NUMBERED}")
+
+
+def stem_of(about: Path | str) -> str:
+    """What a folder, file, address or function is called in the names of folders that are made of it."""
+    return re.sub(r"[^\w-]+", "-", Path(about).absolute().name.partition(".")[0]).strip("-") or "all"
 
 
 def _newest_index() -> str | None:
