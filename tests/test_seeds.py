@@ -9,7 +9,7 @@ import re
 import runpy
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -412,7 +412,7 @@ def test_the_published_adapter_is_served_from_the_hub(cache: Path, monkeypatch: 
         command(EngineSpec(recipe["engine"], recipe["model"], recipe["adapter"]))
 
 
-TYPED = """
+TYPED: Sequence[str] = """
 pairs import hub:reasonrag/RAG_ProGuide
 pairs export --pairs runs/pairs-RAG_ProGuide --format llamafactory
 score lengths runs/pairs-RAG_ProGuide
