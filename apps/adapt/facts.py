@@ -54,7 +54,7 @@ def facts_in(passage: Passage) -> Iterator[Fact]:
         for found in (found for pattern in PATTERNS for found in pattern.finditer(sentence)):
             parts = found.groupdict()
             subject = passage.title.rpartition(", ")[2] if parts["subject"] == "Its" else parts["subject"]
-            if subject.lower() not in english.PRONOUNS:
+            if not {subject.lower(), parts["object"].lower()} & english.PRONOUNS:
                 yield from _related(subject, parts.get("relation"), parts.get("number"), parts["object"].rstrip("."))
     for fact in _told(passage, sentences):
         if len(fact.question.split()) <= MOST and not holds_golden(fact.question, (fact.answer,)):
@@ -143,7 +143,7 @@ def _gap(sentence: str, heading: str) -> Iterator[Fact]:
 
 def _clauses(part: str, about: About, last: Mapping[bool, Clause]) -> Iterator[Clause]:
     """A clause, and those that continue with its subject: "was opened in 1950 and has 340 employees"."""
-    first, *others = english.AND.split(part.rstrip(".!?"))
+    first, *others = (half.rstrip(",") for half in english.AND.split(part.rstrip(".!?")))
     if clause := _clause(first, about, last):
         yield clause
         for verb, _, rest in (other.partition(" ") for other in others):
@@ -162,7 +162,8 @@ def _clause(part: str, about: About, last: Mapping[bool, Clause]) -> Clause | No
         words[0] = f"{meant.subject}'s" if pronoun in ("his", "her", "its") else meant.subject
     place = next((at for at in range(1, min(8, len(words))) if _is_verb(words, at)), None)
     subject = " ".join(words[:place])
-    if place is None or english.ODD.search(subject):
+    begins = words[0].lower() if words else ""
+    if place is None or english.ODD.search(subject) or begins in english.PREPOSITIONS | english.PAST:
         return None
     rest, capital = " ".join(words[place + 1 :]), re.fullmatch(english.NAME, subject)
     if meant:
@@ -171,13 +172,15 @@ def _clause(part: str, about: About, last: Mapping[bool, Clause]) -> Clause | No
     inside = words[0] in about.inside or subject.lower() == about.heading
     inside = inside or re.match(r"(?:is|was) an? ", " ".join(words[place:]))
     named = any(word[0].isupper() for word in words[1:place]) or bool(capital and inside)
+    several = several or (about.human and words[0] in about.heading.split()[:-1])
+    passive = words[place] in english.BE and " by " in rest
     whole = bool(capital) and not subject.startswith("The ") and (several or words[place] in english.PERSONAL)
     human = about.human or words[place] in english.PERSONAL or (several and subject != about.heading)
     if not named and place == 1 and not subject.endswith("s"):
         return None  # a name or none, who knows
     if not named or words[0] in ("The", "A", "An"):
         subject = subject[0].lower() + subject[1:]
-    return Clause(subject, words[place], rest, named, bool(named and whole and human))
+    return Clause(subject, words[place], rest, named, bool(named and whole and human and not passive))
 
 
 def _is_verb(words: list[str], at: int) -> bool:
@@ -189,7 +192,7 @@ def _is_verb(words: list[str], at: int) -> bool:
     if word.endswith("ed") and len(word) > 4:
         return following != "by" and last.lower() not in ("the", "a", "an")
     onward = following in english.PREPOSITIONS or following in ("the", "a", "an") or not following.islower()
-    third = word.endswith("s") and not word.endswith(("ss", "us", "is")) and not last.endswith("s")
+    third = len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")) and not last.endswith("s")
     return third and last.lower() not in ("the", "a", "an") and (onward or (last[0].isupper() and at > 1))
 
 
@@ -200,7 +203,7 @@ def _subject_asked(clause: Clause) -> Iterator[Fact]:
     most = joined if english.PREPOSITIONS & set(words[:joined]) else len(words)
     ends = range(min(WORDS, most), clause.verb in english.AUX, -1)
     said = next((end for end in ends if end == most or words[end] in english.PREPOSITIONS), 0)
-    vague = clause.verb in english.BE and (words[:1] in (["a"], ["an"], ["called"]) or clause.rest[:1].isupper())
+    vague = clause.verb in english.BE and re.match(r"an? |called |(?:the )?[A-Z]", clause.rest)
     if not clause.named or not said or vague or "'s" in clause.subject or words[said - 1] in english.PREPOSITIONS:
         return
     if clause.person and clause.verb in ("are", "were", "have"):  # of several, the last
@@ -218,7 +221,8 @@ def _rest_asked(clause: Clause) -> Iterator[Fact]:
     """When, where, how many, by whom, and what something is called."""
     rest, past = clause.rest, clause.verb not in english.AUX and not clause.verb.endswith(("s", "have"))
     who = clause.subject
-    if found := english.WHEN.match(rest):
+    described = clause.verb in english.BE and re.match(r"an? |the |also ", rest)
+    if (found := english.WHEN.match(rest)) and not described:
         how = {"since": "Since when", "until": "Until when", "to": "To what date"}.get(found["how"], "When")
         yield Fact(clause.asked(how, found["before"]), found["value"])
     if (found := english.WHERE.match(rest)) and (found["before"].split() or [clause.verb])[-1] in english.PLACED:
@@ -238,7 +242,7 @@ def _counted(clause: Clause, rest: str, past: bool) -> Iterator[Fact]:
     if not found or re.fullmatch(english.DATE, found["value"]):
         return
     *before, last = found["before"].split() or [""]
-    if last in ("every", "each") or before[-1:] == ["up"] or before[:1] in (["a"], ["an"]):
+    if last in ("every", "each", "the", "first", "last") or before[-1:] == ["up"] or before[:1] in (["a"], ["an"]):
         return
     money = found["noun"].split()[0] in english.MONEY
     many = f"how many {found['noun']}{found['of'] or ''}"
