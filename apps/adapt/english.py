@@ -56,6 +56,6 @@ COUNT = re.compile(
     rf"(?P<noun>{COUNTED}(?: {COUNTED})?)"
     r"(?P<of> of [a-z-]+(?: [a-z-]+)?)?(?P<each> (?:a|each|per) (?:day|week|month|year|night))?"
 )
-BY = re.compile(rf"(?P<before>\w+(?:ed|en|wn|lt|de|nt|ld|un))\b.*? by (?P<value>{NAME})")
+BY = re.compile(rf"(?P<before>(?!then )\w+(?:ed|en|wn|lt|de|nt|ld|un))\b.*? by (?P<value>{NAME})")
 GAP = re.compile(rf"(?<=[a-z] )(?P<value>{DATE}|\d[\d,.:]*\d|\d|{CAPITAL}(?: {CAPITAL})+)(?! ?[–&]|[\w-])")
 CALLED = re.compile(rf"(?P<before>called) (?P<value>{NAME})")

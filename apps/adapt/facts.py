@@ -173,14 +173,13 @@ def _clause(part: str, about: About, last: Mapping[bool, Clause]) -> Clause | No
     inside = inside or re.match(r"(?:is|was) an? ", " ".join(words[place:]))
     named = any(word[0].isupper() for word in words[1:place]) or bool(capital and inside)
     several = several or (about.human and words[0] in about.heading.split()[:-1])
-    passive = words[place] in english.BE and " by " in rest
     whole = bool(capital) and not subject.startswith("The ") and (several or words[place] in english.PERSONAL)
     human = about.human or words[place] in english.PERSONAL or (several and subject != about.heading)
     if not named and place == 1 and not subject.endswith("s"):
         return None  # a name or none, who knows
     if not named or words[0] in ("The", "A", "An"):
         subject = subject[0].lower() + subject[1:]
-    return Clause(subject, words[place], rest, named, bool(named and whole and human and not passive))
+    return Clause(subject, words[place], rest, named, bool(named and whole and human))
 
 
 def _is_verb(words: list[str], at: int) -> bool:
@@ -209,7 +208,7 @@ def _subject_asked(clause: Clause) -> Iterator[Fact]:
     if clause.person and clause.verb in ("are", "were", "have"):  # of several, the last
         return
     rest, noun = f"{clause.verb} {' '.join(words[:said])}", clause.subject.split()[-1]
-    if clause.person:
+    if clause.person and not (clause.verb in english.BE and " by" in rest):
         yield Fact(f"Who {rest}", clause.subject, f"the person who {rest}")
     elif noun.islower() and " of " not in clause.subject:
         yield Fact(f"Which {noun} {rest}", clause.subject, f"the {noun} that {rest}")
