@@ -38,7 +38,7 @@ SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[^\W\d_a-z])")
 
 
 @dataclass(frozen=True)
-class Fact:
+class ToldFact:
     """`phrase` stands for the answer in a longer question; none where nothing can. `kind`: the relation asked for."""
 
     question: str
@@ -47,30 +47,30 @@ class Fact:
     kind: str = ""
 
 
-def facts_in(passage: Passage) -> Iterator[Fact]:
+def facts_in(passage: Passage) -> Iterator[ToldFact]:
     """The facts that a passage's sentences tell, those of fixed forms first."""
     sentences = SENTENCE.split(passage.text)
     for sentence in sentences:
         for found in (found for pattern in PATTERNS for found in pattern.finditer(sentence)):
             parts = found.groupdict()
             subject = passage.title.rpartition(", ")[2] if parts["subject"] == "Its" else parts["subject"]
-            if subject.lower() not in english.PRONOUNS:
+            if not {subject.lower(), parts["object"].lower()} & english.PRONOUNS:
                 yield from _related(subject, parts.get("relation"), parts.get("number"), parts["object"].rstrip("."))
     for fact in _told(passage, sentences):
         if len(fact.question.split()) <= MOST and not holds_golden(fact.question, (fact.answer,)):
             yield fact
 
 
-def _related(subject: str, relation: str | None, number: str | None, to: str) -> Iterator[Fact]:
+def _related(subject: str, relation: str | None, number: str | None, to: str) -> Iterator[ToldFact]:
     if relation is None:
         words = f"the number of {number} of {subject}"
-        yield Fact(f"How many {number} does {subject} have?", to, words, f"of {number}")
+        yield ToldFact(f"How many {number} does {subject} have?", to, words, f"of {number}")
         return
     asks = "Who" if relation.split()[-1] in english.ROLES else "What"
-    yield Fact(f"{asks} is the {relation} of {subject}?", to, f"the {relation} of {subject}", f"of {relation}")
+    yield ToldFact(f"{asks} is the {relation} of {subject}?", to, f"the {relation} of {subject}", f"of {relation}")
     if not to[0].isdigit():
         words = f"the one whose {relation} is {to}"
-        yield Fact(f"What has {to} as its {relation}?", subject, words, f"with {relation}")
+        yield ToldFact(f"What has {to} as its {relation}?", subject, words, f"with {relation}")
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,13 @@ def lemma(verb: str) -> str:
     return verb[:-2] if verb.endswith(("shes", "ches", "sses", "xes", "zzes", "oes")) else verb[:-1]
 
 
-def _told(passage: Passage, sentences: list[str]) -> Iterator[Fact]:
+def _told(passage: Passage, sentences: list[str]) -> Iterator[ToldFact]:
     """The facts of clauses, then the gaps of sentences that told none."""
-    heading, last, gaps = heading_of(passage), dict[bool, Clause](), list[Fact]()
+    heading, last, gaps = heading_of(passage), dict[bool, Clause](), list[ToldFact]()
     inside = frozenset((*_INSIDE.findall(passage.text), *heading.split()))
     about = About(heading, inside, bool(re.search(r"\b[Ss]?[Hh]e\b", passage.text)))
     for sentence in (one for one in sentences if len(one) <= english.LONGEST):
-        facts = list[Fact]()
+        facts = list[ToldFact]()
         for clause in chain.from_iterable(_clauses(part, about, last) for part in english.BREAK.split(sentence)):
             last[clause.person] = clause
             asked = (*_subject_asked(clause), *_rest_asked(clause))
@@ -127,23 +127,23 @@ def _told(passage: Passage, sentences: list[str]) -> Iterator[Fact]:
         gaps += [] if facts else _gap(sentence, heading)
         for fact in facts:  # a name or number makes it clear; else its heading does
             where = "" if re.search(r"[A-Z\d]", fact.question[1:]) else f', according to "{heading}"'
-            yield Fact(f"{fact.question}{where}?", fact.answer, fact.phrase)
+            yield ToldFact(f"{fact.question}{where}?", fact.answer, fact.phrase)
     yield from gaps
 
 
-def _gap(sentence: str, heading: str) -> Iterator[Fact]:
+def _gap(sentence: str, heading: str) -> Iterator[ToldFact]:
     """A date, number or name that is missing among the words around it."""
     if found := english.GAP.search(sentence):
         before, after = sentence[: found.start()].split(), sentence[found.end() :].rstrip(".!?").split()
         before, after = before[-WORDS:], after[:WORDS]
         if len(before) + len(after) >= WORDS // 2:
             words = " ".join([*before, "___", *after]).replace('"', "'")
-            yield Fact(f'What is missing, according to "{heading}": "{words}"?', found["value"])
+            yield ToldFact(f'What is missing, according to "{heading}": "{words}"?', found["value"])
 
 
 def _clauses(part: str, about: About, last: Mapping[bool, Clause]) -> Iterator[Clause]:
     """A clause, and those that continue with its subject: "was opened in 1950 and has 340 employees"."""
-    first, *others = english.AND.split(part.rstrip(".!?"))
+    first, *others = (half.rstrip(",") for half in english.AND.split(part.rstrip(".!?")))
     if clause := _clause(first, about, last):
         yield clause
         for verb, _, rest in (other.partition(" ") for other in others):
@@ -162,7 +162,8 @@ def _clause(part: str, about: About, last: Mapping[bool, Clause]) -> Clause | No
         words[0] = f"{meant.subject}'s" if pronoun in ("his", "her", "its") else meant.subject
     place = next((at for at in range(1, min(8, len(words))) if _is_verb(words, at)), None)
     subject = " ".join(words[:place])
-    if place is None or english.ODD.search(subject):
+    begins = words[0].lower() if words else ""
+    if place is None or english.ODD.search(subject) or begins in english.PREPOSITIONS | english.PAST:
         return None
     rest, capital = " ".join(words[place + 1 :]), re.fullmatch(english.NAME, subject)
     if meant:
@@ -171,6 +172,7 @@ def _clause(part: str, about: About, last: Mapping[bool, Clause]) -> Clause | No
     inside = words[0] in about.inside or subject.lower() == about.heading
     inside = inside or re.match(r"(?:is|was) an? ", " ".join(words[place:]))
     named = any(word[0].isupper() for word in words[1:place]) or bool(capital and inside)
+    several = several or (about.human and words[0] in about.heading.split()[:-1])
     whole = bool(capital) and not subject.startswith("The ") and (several or words[place] in english.PERSONAL)
     human = about.human or words[place] in english.PERSONAL or (several and subject != about.heading)
     if not named and place == 1 and not subject.endswith("s"):
@@ -189,56 +191,59 @@ def _is_verb(words: list[str], at: int) -> bool:
     if word.endswith("ed") and len(word) > 4:
         return following != "by" and last.lower() not in ("the", "a", "an")
     onward = following in english.PREPOSITIONS or following in ("the", "a", "an") or not following.islower()
-    third = word.endswith("s") and not word.endswith(("ss", "us", "is")) and not last.endswith("s")
+    third = len(word) > 3 and word.endswith("s") and not word.endswith(("ss", "us", "is")) and not last.endswith("s")
     return third and last.lower() not in ("the", "a", "an") and (onward or (last[0].isupper() and at > 1))
 
 
-def _subject_asked(clause: Clause) -> Iterator[Fact]:
+def _subject_asked(clause: Clause) -> Iterator[ToldFact]:
     """Who or what does it: the verb and as much of the rest as a question may repeat, up to before a preposition."""
     words = clause.rest.split()
     joined = words.index("and") if "and" in words else len(words)
     most = joined if english.PREPOSITIONS & set(words[:joined]) else len(words)
     ends = range(min(WORDS, most), clause.verb in english.AUX, -1)
     said = next((end for end in ends if end == most or words[end] in english.PREPOSITIONS), 0)
-    vague = clause.verb in english.BE and (words[:1] in (["a"], ["an"], ["called"]) or clause.rest[:1].isupper())
+    vague = clause.verb in english.BE and re.match(r"an? |called |(?:the )?[A-Z]", clause.rest)
     if not clause.named or not said or vague or "'s" in clause.subject or words[said - 1] in english.PREPOSITIONS:
         return
     if clause.person and clause.verb in ("are", "were", "have"):  # of several, the last
         return
     rest, noun = f"{clause.verb} {' '.join(words[:said])}", clause.subject.split()[-1]
-    if clause.person:
-        yield Fact(f"Who {rest}", clause.subject, f"the person who {rest}")
+    if clause.person and not (clause.verb in english.BE and " by" in rest):
+        yield ToldFact(f"Who {rest}", clause.subject, f"the person who {rest}")
     elif noun.islower() and " of " not in clause.subject:
-        yield Fact(f"Which {noun} {rest}", clause.subject, f"the {noun} that {rest}")
+        yield ToldFact(f"Which {noun} {rest}", clause.subject, f"the {noun} that {rest}")
     else:
-        yield Fact(f"What {rest}", clause.subject, f"what {rest}")
+        yield ToldFact(f"What {rest}", clause.subject, f"what {rest}")
 
 
-def _rest_asked(clause: Clause) -> Iterator[Fact]:
+def _rest_asked(clause: Clause) -> Iterator[ToldFact]:
     """When, where, how many, by whom, and what something is called."""
     rest, past = clause.rest, clause.verb not in english.AUX and not clause.verb.endswith(("s", "have"))
     who = clause.subject
-    if found := english.WHEN.match(rest):
+    described = clause.verb in english.BE and re.match(r"an? |the |also ", rest)
+    if (found := english.WHEN.match(rest)) and not described:
         how = {"since": "Since when", "until": "Until when", "to": "To what date"}.get(found["how"], "When")
-        yield Fact(clause.asked(how, found["before"]), found["value"])
+        yield ToldFact(clause.asked(how, found["before"]), found["value"])
     if (found := english.WHERE.match(rest)) and (found["before"].split() or [clause.verb])[-1] in english.PLACED:
         before = found["before"].strip()
-        yield Fact(clause.asked("Where", before), found["value"],
+        yield ToldFact(clause.asked("Where", before), found["value"],
                    f"the place where {' '.join(filter(None, (who, clause.verb, before)))}")  # fmt: skip
     if clause.verb in english.BE and (found := english.BY.match(rest)):
         asks, words = "Who" if " " in found["value"] else "What", f"{found['before']} by"
-        yield Fact(f"{asks} {clause.verb} {who} {words}", found["value"], f"the one that {who} {clause.verb} {words}")
+        yield ToldFact(
+            f"{asks} {clause.verb} {who} {words}", found["value"], f"the one that {who} {clause.verb} {words}"
+        )
     if clause.verb in english.BE and (found := english.CALLED.match(rest)):
-        yield Fact(clause.asked("What", "called"), found["value"])
+        yield ToldFact(clause.asked("What", "called"), found["value"])
     yield from _counted(clause, rest, past)
 
 
-def _counted(clause: Clause, rest: str, past: bool) -> Iterator[Fact]:
+def _counted(clause: Clause, rest: str, past: bool) -> Iterator[ToldFact]:
     found = english.COUNT.match(rest)
     if not found or re.fullmatch(english.DATE, found["value"]):
         return
     *before, last = found["before"].split() or [""]
-    if last in ("every", "each") or before[-1:] == ["up"] or before[:1] in (["a"], ["an"]):
+    if last in ("every", "each", "the", "first", "last") or before[-1:] == ["up"] or before[:1] in (["a"], ["an"]):
         return
     money = found["noun"].split()[0] in english.MONEY
     many = f"how many {found['noun']}{found['of'] or ''}"
@@ -246,9 +251,9 @@ def _counted(clause: Clause, rest: str, past: bool) -> Iterator[Fact]:
     if past:
         if not last and clause.verb.endswith("ed"):
             how = "How much was" if money else f"{many.capitalize()} were"
-            yield Fact(f"{how} {clause.verb} by {clause.subject}", answer)
+            yield ToldFact(f"{how} {clause.verb} by {clause.subject}", answer)
         return
     how = "How much" if money else many.capitalize()
     if last in english.PREPOSITIONS:
         how, last = f"{last.title()} {'what sum' if money else many}", ""
-    yield Fact(f"{clause.asked(how, ' '.join([*before, last]))}{found['each'] or ''}", answer)
+    yield ToldFact(f"{clause.asked(how, ' '.join([*before, last]))}{found['each'] or ''}", answer)

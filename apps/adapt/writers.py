@@ -14,7 +14,7 @@ from functools import cache
 from itertools import chain, islice
 from typing import Any
 
-from apps.adapt.facts import Fact, facts_in
+from apps.adapt.facts import ToldFact, facts_in
 from apps.adapt.gates import Draft, Hop, agree
 from apps.adapt.passages import PassagePath
 from steprag.agent.inert import neutralise, without_instructions
@@ -179,7 +179,7 @@ class TemplateWriter:
             before, (at,) = hop.answer, ends.values()
         return at
 
-    def _clear(self, passage: Passage) -> Iterator[Fact]:
+    def _clear(self, passage: Passage) -> Iterator[ToldFact]:
         seen = set(self.vague)
         for fact in facts_in(passage):
             question = normalise(fact.question)
@@ -188,7 +188,12 @@ class TemplateWriter:
                 yield fact
 
     def _chained(
-        self, hops: tuple[Hop, ...], fact: Fact, worded: Fact, rest: list[list[Fact]], bridges: tuple[str, ...]
+        self,
+        hops: tuple[Hop, ...],
+        fact: ToldFact,
+        worded: ToldFact,
+        rest: list[list[ToldFact]],
+        bridges: tuple[str, ...],
     ) -> Iterator[Draft]:
         """The drafts that lead through `fact` and one of each later passage; `worded` names no earlier answer."""
         hops = (*hops, Hop(fact.question, fact.answer))
@@ -201,5 +206,5 @@ class TemplateWriter:
                 back = onward.kind and onward.kind.partition(" ")[2] == fact.kind.partition(" ")[2]
                 if name.search(onward.question) and not back:
                     said = (name.sub(lambda _: worded.phrase, text) for text in (onward.question, onward.phrase))
-                    onward_worded = Fact(next(said), onward.answer, next(said))
+                    onward_worded = ToldFact(next(said), onward.answer, next(said))
                     yield from self._chained(hops, onward, onward_worded, rest[1:], bridges[1:])
