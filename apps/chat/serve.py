@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from steprag.web.guard import Access
 
 EXAMPLES = (
-    "Which currency is used in the country whose capital is Lima?",
-    "Which country has more inhabitants, Lebanon or Bahrain?",
-    "Which country leads the production of the element discovered by Hennig Brand?",
+    "Who discovered ruthenium?",
+    "What do people pay with in the nation with Algiers as its capital?",
+    "By which name is the country that has Vilnius as its capital known at home?",
 )
-"""Questions that the shipped agent answers rightly from the demo's index: two steps, a comparison, three steps."""
+"""Questions that the shipped agent answers rightly from the demo's index, in one search and in two."""
 SMALL = {"rewriter": {"way": "choose"}}
 """How the shipped agent reads questions that lean on others, where nothing else is said."""
 OWN_PROFILES = {DIRECT: "talk", REASONING: "cot"}

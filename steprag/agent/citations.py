@@ -120,17 +120,13 @@ class Support:
         given = any(is_given(passage.id) for passage in first)  # their scores are ranks
         if self.least is not None and scores and max(scores) < self.least and not given:
             return "score"
-        read = {one.id: {*_Text(f"{one.title}\n{one.text[:COMPARED]}").words} for row in found for one in row}
-        said, searches = _telling(state.steps[-1].content), sum(map(bool, found))
-        holding = [words for words in read.values() if not words.isdisjoint(said)] if said else [*read.values()]
+        texts = [*{one.id: f"{one.title}\n{one.text[:COMPARED]}" for row in found for one in row}.values()]
+        read, said = [{*_Text(text).words} for text in texts], _telling(state.steps[-1].content)
+        holding = [place for place, words in enumerate(read) if not (said and words.isdisjoint(said))]
         if not holding:
             return "words"
-        asked = _asked(state.question)
-        every = set[str]().union(*read.values())
-        if asked and sum(_stands(word, every) for word in asked) * ASKED < len(asked):
-            return "question"
-        near = searches > 1 or any(_stands(word, words) for word in asked for words in holding)
-        return None if near or not asked or asked[0].islower() else "question"
+        once = sum(map(bool, found)) == 1  # of several searches any may have led to the answer
+        return None if _meets(state.question, texts, read, holding if once else []) else "question"
 
 
 @dataclass(frozen=True)
@@ -179,15 +175,36 @@ def _telling(answer: str) -> set[str]:
     return telling or {word.lower() for word in words}
 
 
-def _asked(question: str) -> list[str]:
-    """What a question asks about, as it is written: its names and numbers; else its long words in small
-    letters, where it has several: a passage may have another word for a single one.
+def _meets(question: str, texts: Sequence[str], read: Sequence[set[str]], holding: Sequence[int]) -> bool:
+    """Whether passages speak of what was asked: one in ASKED of its words stands in any, and a name in one of
+    `holding`, which hold the answer, or in one that shares a name with these. `read`: the words of the texts.
     """
-    every = [match.group() for match in _WORD.finditer(question[:COMPARED])]
-    words = [word for word in every if not _OPENER.fullmatch(word.lower())]
-    names = [word for word in words if not word.islower() and (len(word) > 2 or word.isdigit())]
-    long = [word.lower() for word in words if len(word) > 3]
-    return (names or (long if len(long) > 1 else []))[:NAMED]
+    asked = _asked(question)
+    met = [[_stands(word, words) for word in asked] for words in read]
+    if not asked or sum(map(any, zip(*met, strict=True))) * ASKED < len(asked):
+        return not asked
+    if not holding or asked[0].islower():
+        return True
+    about = [_names(text) for text, here in zip(texts, met, strict=True) if any(here)]
+    names = {name.lower() for each in about for name in each}
+    return any(any(met[place]) or not names.isdisjoint(read[place]) for place in holding)
+
+
+def _asked(question: str) -> list[str]:
+    """What a question asks about, as it is written: its names and numbers; else its long words in small letters, where
+    it has several: a passage may have another word for a single one.
+    """
+    words = [word.lower() for word in _content(question[:COMPARED]) if len(word) > 3]
+    return (_names(question[:COMPARED]) or (words if len(words) > 1 else []))[:NAMED]
+
+
+def _names(text: str) -> list[str]:
+    """The names and numbers of a text."""
+    return [word for word in _content(text) if not word.islower() and (len(word) > 2 or word.isdigit())]
+
+
+def _content(text: str) -> list[str]:
+    return [word for match in _WORD.finditer(text) if not _OPENER.fullmatch((word := match.group()).lower())]
 
 
 def _stands(word: str, words: set[str]) -> bool:

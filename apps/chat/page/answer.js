@@ -35,7 +35,7 @@ export function Answer({ turn }) {
 function Guess({ turn, read }) {
   return html`<section class="answer lacking" aria-label="Answer">
     <p class="answer-text">${NOT_FOUND}</p>
-    <p>The model's guess: ${turn.answer.content}</p>
+    <p class="guess">The model's guess: ${turn.answer.content}</p>
     <p class="grounds quiet">${sentence(LACKING[turn.answer.lacks] ?? "")} ${count(read, "passage")} read.</p>
   </section>`;
 }
