@@ -434,7 +434,7 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
     taken = ingest(source, store, 0.0)
     said = capsys.readouterr().err
     assert (taken.rows, taken.skipped["type"], taken.skipped["scanned"]) == (2, 9, 1)
-    assert "index: documents: 31, of 10,003 pages; left out: blocks of navigation 1, repeated passages 1\n" in said
+    assert "index: 31 documents, 10,003 pages in those that have pages; left out: blocks of navigation 1, rep" in said
     assert "files of other types are not read: .png 1" in said
     assert "2 of 3 pages, from p. 2 on, are pictures without text" in (store / "skipped.jsonl").read_text()
     with pytest.raises(DataError, match="lines above say why no document gives any text"):
@@ -612,7 +612,10 @@ def test_an_update_reads_and_encodes_what_changed(
     capsys.readouterr()
     build(update=True)
     said = capsys.readouterr().err
-    assert "index: documents: 6 (3 as before), of 4 pages; left out: header and footer lines 8\n" in said
+    assert (
+        "index: 6 documents (3 as before), 4 pages in those that have pages; left out: header and footer lines 8\n"
+        in said
+    )
     assert "index: 3 of 6 passages have their vectors already" in said
     (kept, vectors), (expected, encoded) = rows("i"), rows("fresh")
     assert kept == expected
