@@ -6,6 +6,7 @@ and what is imported of this package is imported where it is needed.
 
 from __future__ import annotations
 
+import inspect
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -78,7 +79,8 @@ def own_chunker(place: str) -> tuple[Callable[[Iterable[Block], str], Iterator[P
     from steprag.extras import code_hash, function_at, slips_named
     from steprag.types import Passage
 
-    function, form = function_at(place, "documents.chunker"), int(code_hash(place, "documents.chunker")[:12], 16)
+    function = inspect.unwrap(function_at(place, "documents.chunker"))
+    form = int(code_hash(place, "documents.chunker")[:12], 16)
 
     def chunked(blocks: Iterable[Block], path: str) -> Iterator[Passage]:
         with slips_named(place, f"documents.chunker: {path}"):

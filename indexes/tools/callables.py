@@ -47,11 +47,11 @@ class CallableTool:
 
     async def call(self, arguments: Mapping[str, Any], top_k: int) -> Sequence[Passage]:
         """What the function returns."""
-        whose, place = f"tool {self.spec.name}", self.fingerprint
+        whose = f"tool {self.spec.name}"
         if not inspect.iscoroutinefunction(self._function):
-            texts = await _aside(whose, place, lambda: _texts(self._function(**arguments), top_k))
+            texts = await _aside(whose, lambda: _texts(self._function(**arguments), top_k))
             return said(self.spec.name, texts)
-        with _failing(whose, place):
+        with _failing(whose):
             return said(self.spec.name, _texts(await self._function(**arguments), top_k))
 
     async def aclose(self) -> None:
@@ -59,12 +59,12 @@ class CallableTool:
 
 
 @contextlib.contextmanager
-def _failing(whose: str, place: str) -> Iterator[None]:
+def _failing(whose: str) -> Iterator[None]:
     """Whatever a stranger's code raises, it is this call that failed: as RetrieverError."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        raise RetrieverError(as_utf8(f"{whose}: {slip(error, place)}")) from error
+        raise RetrieverError(as_utf8(f"{whose}: {type(error).__name__}: {error}"[:300])) from error
 
 
 class FunctionRetriever:
@@ -113,8 +113,8 @@ class FunctionRetriever:
 
     async def _called(self, function: Callable[..., Any], *given: Any) -> Any:
         if not inspect.iscoroutinefunction(function):
-            return await _aside(self._place, self._place, lambda: function(*given))
-        with _failing(self._place, self._place):
+            return await _aside(self._place, lambda: function(*given))
+        with _failing(self._place):
             return await function(*given)
 
     def _passage(self, given: Any, number: int) -> Passage:
@@ -148,7 +148,7 @@ def _texts(result: Any, top_k: int) -> list[str]:
     return [one if isinstance(one, str) else str(one) for one in several if one is not None]
 
 
-async def _aside(whose: str, place: str, work: Callable[[], Found]) -> Found:
+async def _aside(whose: str, work: Callable[[], Found]) -> Found:
     """What `work` returns, in a thread that nobody waits for at the end: one that hangs must not keep the program.
 
     Raises RetrieverError for what `work` raises.
@@ -158,7 +158,7 @@ async def _aside(whose: str, place: str, work: Callable[[], Found]) -> Found:
 
     def run() -> None:
         try:
-            with _failing(whose, place):
+            with _failing(whose):
                 done.set_result(work())
         except RetrieverError as error:
             done.set_exception(error)

@@ -114,10 +114,10 @@ def options_meant(name: str, known: Sequence[str]) -> list[str]:
     key = ELSEWHERE.get(key, key)
     if f"--{key}" in known:
         return [f"--{key}"]
-    plain, folded = key.replace("_", ""), {one: one[2:].replace("_", "") for one in known}
-    if exact := [one for one in known if folded[one] == plain]:
+    plain, folded = key.replace("_", ""), {one: one[2:].replace("_", "") for one in known if one[:2] == "--"}
+    if exact := [one for one in folded if folded[one] == plain]:
         return exact[:1]
-    found = [one for one in known if folded[one].endswith(f".{plain}") and one.count(".") == key.count(".") + 1]
+    found = [one for one in folded if folded[one].endswith(f".{plain}") and one.count(".") == key.count(".") + 1]
     return [one for one in found if not one.startswith(BESIDE)] or found
 
 
