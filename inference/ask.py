@@ -34,9 +34,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [{NEWEST}]")
     add_options(parser, InferConfig)
     given = parse_arguments(parser, argv)
-    config = config_of(InferConfig, given)
+    config = config_of(InferConfig, given, index=(index := index_of(given)))
     check_keys(config)
-    episode = asyncio.run(ask(given.question, index_of(given), config))
+    episode = asyncio.run(ask(given.question, index, config))
     if episode.prediction is None:
         sys.stdout.write(f"no answer: {episode.finish}: {episode.refused}\n")
         return PART_DONE

@@ -89,8 +89,11 @@ class Support:
 
     def lacks(self, state: State) -> str | None:
         """Why an episode's answer does not count: "words" where none of them stands in a passage that was read, "score"
-        where the first search found nothing like what was asked; else None. One that did not search is not judged.
+        where the first search found nothing like what was asked, "evidence" where the agent itself kept nothing of what
+        it read; else None. One that did not search is not judged.
         """
+        if self.on and _kept_nothing(state):
+            return "evidence"
         found = [*state.earlier, state.passages]
         first = next((row for row in found if row), ())
         if not self.on or not first:
@@ -102,6 +105,13 @@ class Support:
         said = _telling(state.steps[-1].content)
         read = {word for row in found for one in row for word in _Text(f"{one.title}\n{one.text}").words}
         return "words" if said and read.isdisjoint(said) else None
+
+
+def _kept_nothing(state: State) -> bool:
+    """Whether each step behind a search, or the last one before the answer, says that there is no evidence."""
+    before = state.steps[:-1]
+    made = [step for step, found in zip(before, state.earlier, strict=False) if found] or before[-1:]
+    return bool(made) and all(step.content.rstrip(".").lower() == "none" for step in made)
 
 
 def _telling(answer: str) -> set[str]:

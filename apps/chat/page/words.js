@@ -33,6 +33,9 @@ export const refusalWords = (reason) => REFUSALS[reason] ?? reason;
 /** "Query" for "query". */
 export const actionName = (action) => action.charAt(0).toUpperCase() + action.slice(1).replaceAll("_", " ");
 
+/** What a question in a conversation with files searches. */
+export const SEARCHED = { both: "My files first", files: "My files only", index: "The index only" };
+
 /** Where passages come from. */
 const SOURCES = { local: "the index", web: "the web", both: "the index and the web", files: "your files" };
 export const sourceName = (source) => source.split("+").map((one) => SOURCES[one] ?? one).join(" and ");

@@ -102,13 +102,16 @@ def passages(
     return {"type": "passages", "step": step, "source": source, "items": items, **({"why": why} if why else {})}
 
 
-def answer(content: str, sources: Sequence[Citation], lacks: str | None = None) -> Event:
-    """The answer and what it rests on. `lacks`: why nothing that was found supports it (`Support.lacks`), if so."""
+def answer(content: str, sources: Sequence[Citation], lacks: str | None = None, *, extractive: bool = False) -> Event:
+    """The answer and what it rests on. `lacks`: why nothing that was found supports it (`Support.lacks`), if so;
+    `extractive`: it is a sentence of a document, which no language model chose.
+    """
     listed = [
         {"n": one.n, "cited": one.cited, "evidence": one.evidence, "spans": [list(span) for span in one.spans]}
         for one in sources
     ]
-    return {"type": "answer", "content": content, "sources": listed, **({"lacks": lacks} if lacks else {})}
+    return {"type": "answer", "content": content, "sources": listed, **({"lacks": lacks} if lacks else {}),
+            **({"extractive": True} if extractive else {})}  # fmt: skip
 
 
 def finished(finish: str, usage: Usage, seconds: float, refused: str | None = None) -> Event:
