@@ -31,9 +31,9 @@ KEPT = 3
 """Sentences of the evidence at most."""
 READ, LONGEST = 400, 400
 """Sentences that are compared at most, in the order of their passages; characters of each."""
-OWN, NEAR, LIKE, KIND, RANK = 0.5, 0.4, 1.0, 0.15, 0.02
-"""What a sentence gains by the question's words in it, by those around it, by its likeness and by the kind of answer,
-and loses by each rank of its passage.
+OWN, NEAR, LIKE, KIND, COUNTED, RANK = 0.3, 0.6, 1.0, 0.3, 0.2, 0.02
+"""What a sentence gains by the question's words in it, by those around it, by its likeness, by the kind of answer and
+by the word for what is to be counted, and loses by each rank of its passage.
 """
 SURE = 0.58
 """What the best sentences must reach to count as found, from 0 to 1 (`_is_sure`), as the benchmark's files have it."""
@@ -48,13 +48,14 @@ _WORD = re.compile(r"[^\W_]+")
 @dataclass(frozen=True)
 class Language:
     """`small`: words that say nothing of a subject; `endings` of words; `end`: where a sentence ends; `kinds`: what a
-    question asks for, and what answers it.
+    question asks for, and what answers it; `counts`: a question for a number, whose group is what is counted.
     """
 
     small: frozenset[str]
     endings: tuple[str, ...]
     end: re.Pattern[str]
     kinds: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
+    counts: re.Pattern[str]
 
 
 @cache
@@ -64,7 +65,13 @@ def english() -> Language:
     short = "".join(rf"(?<!\b{re.escape(one)})" for one in told["short"].split())
     end = re.compile(rf"(?<!\b[A-Z]){short}[.!?…][\"'”’)\]]?(?=\s+[^a-z\s])|[。！？]|\n")
     kinds = ((re.compile(one["asked"], re.I), re.compile(one["holds"], re.I)) for one in told["kinds"])
-    return Language(frozenset(told["small"].split()), tuple(told["endings"].split()), end, tuple(kinds))
+    return Language(
+        frozenset(told["small"].split()),
+        tuple(told["endings"].split()),
+        end,
+        tuple(kinds),
+        re.compile(told["counts"], re.I),
+    )
 
 
 @dataclass(frozen=True)
@@ -163,15 +170,15 @@ def _best_of(asked: str, units: Sequence[Sentence], likes: Sequence[float]) -> l
     """The best sentences for a question, each text once. `likes`: their likeness to it."""
     passages = {one.passage.id: _stems(f"{one.passage.title} {one.passage.text}") for one in units}
     weights, ranks = _weights(asked, [*passages.values()]), {id: rank for rank, id in enumerate(passages)}
-    wanted = [holds for question, holds in english().kinds if question.search(asked)]
+    counts = english().counts.search(asked)
+    counted = _stem(counts[1].lower()) if counts else None
     scored: dict[str, Sentence] = {}
     for unit, like in zip(units, likes, strict=True):
-        own, near = (
-            _met(weights, _stems(unit.text)),
-            _met(weights, _stems(f"{unit.passage.title} {unit.around} {unit.text}")),
-        )
-        answers = all(holds.search(unit.text) for holds in wanted)
-        fit = OWN * own + NEAR * near + LIKE * like + KIND * answers - RANK * ranks[unit.passage.id]
+        own = _met(weights, _stems(unit.text))
+        near = _met(weights, _stems(f"{unit.passage.title} {unit.around} {unit.text}"))
+        answers = KIND * _answers(asked, unit.text)
+        answers += COUNTED * (counted in _stems(_labelled(unit.text, unit.around)))
+        fit = OWN * own + NEAR * near + LIKE * like + answers - RANK * ranks[unit.passage.id]
         if unit.text not in scored or scored[unit.text].fit < fit:
             scored[unit.text] = Sentence(unit.text, unit.passage, unit.around, fit, own, like)
     return sorted(scored.values(), key=lambda one: -one.fit)[:KEPT]
@@ -181,11 +188,20 @@ def _is_sure(asked: str, best: Sequence[Sentence], near: Mapping[str, Mapping[st
     """Whether a sentence among the best answers: of the kind that is asked for, in a passage that has the question's
     words or close ones, has them itself, and is like the question. `near`: the likeness of these words to those.
     """
-    wanted = [holds for question, holds in english().kinds if question.search(asked)]
-    fitting = [one for one in best if all(holds.search(one.text) for holds in wanted)]
+    fitting = [one for one in best if _answers(asked, one.text)]
     passage = max((_closeness(near, f"{one.passage.title} {one.passage.text}") for one in fitting), default=0)
     sentence = max((_closeness(near, f"{one.around} {one.text}") for one in fitting), default=0)
     return passage / 2 + sentence / 4 + max((one.like for one in fitting), default=0) / 4 >= SURE
+
+
+def _answers(asked: str, text: str) -> bool:
+    """Whether a sentence has what a question asks for (`Language.kinds`), and not in the question's own words."""
+    known = _stems(asked)
+    return all(
+        any(not _stems(found[0]) <= known for found in holds.finditer(text))
+        for question, holds in english().kinds
+        if question.search(asked)
+    )
 
 
 def _closeness(near: Mapping[str, Mapping[str, float]], text: str) -> float:
