@@ -90,7 +90,7 @@ class Sentence:
 
 @dataclass(frozen=True)
 class Reader:
-    """A policy without a model (`steprag.policy.protocols.Reading`). `retriever` may compare texts by their meaning."""
+    """A policy without a model (`StateReading`). `retriever` may compare texts by their meaning."""
 
     grammar: Grammar
     retriever: Retriever

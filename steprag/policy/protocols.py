@@ -25,7 +25,7 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class Reading(Policy, Protocol):
+class StateReading(Policy, Protocol):
     """A policy that reads the state instead of its prompt, and asks no model: none of its steps is journalled."""
 
     async def read(self, state: State, allowed: tuple[str, ...]) -> Sample:

@@ -24,7 +24,7 @@ from steprag.agent.retriever import Choosing, Documented, Retriever, is_given, p
 from steprag.agent.rollout import Asked, Heard, Taken, rollout
 from steprag.batch.journal import Journal, QuestionCalls
 from steprag.policy.open import Model
-from steprag.policy.protocols import Reading
+from steprag.policy.protocols import StateReading
 from steprag.policy.streams import HeardPolicy
 from steprag.records.turns import Turn
 from steprag.types import Episode, Found, Passage, Question, State, Usage
@@ -106,7 +106,7 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
     searching = chat.searching(request)
     teller = _Teller(live, searching.retriever)
     model = chat.model(request)
-    policy = model.policy if isinstance(model.policy, Reading) else HeardPolicy(model.policy, teller.heard)
+    policy = model.policy if isinstance(model.policy, StateReading) else HeardPolicy(model.policy, teller.heard)
     agent = calls.agent(OpenAgent(searching, replace(model, policy=policy)))
     state = agent.environment.start(seen)
     if request.given:
