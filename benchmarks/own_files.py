@@ -29,6 +29,7 @@ from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.reader import Reader
 from steprag.agent.rollout import episode_of, rollout
+from steprag.config.load import load_config
 from steprag.config.sections import EpisodeConfig
 from steprag.types import Episode
 
@@ -120,7 +121,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         asked = {file: read(file, Path(folder) / "documents" / file.stem) for file in given.files}
         documents = given.documents or Path(folder) / "documents"
-        index = build_index(str(documents), Path(folder) / "index", IndexConfig()).path
+        index = build_index(str(documents), Path(folder) / "index", load_config(IndexConfig, None, {})).path
         for file, questions in asked.items():
             sys.stdout.write(report(file.stem, questions, asyncio.run(answer(index, questions)), given.all))
 
