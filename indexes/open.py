@@ -112,9 +112,7 @@ def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | No
     place = cache(partial(encoder_here, manifest.encoder, manifest.config))
     encoder = cache(partial(_encoder_of, folder, manifest, place, machine))
     try:
-        if (mode := mode_of(folder, manifest, config)) != "sparse":
-            place()
-        searcher = _searcher(folder, manifest, store, config, machine, mode, encoder)
+        searcher = _searcher(folder, manifest, store, config, machine, place, encoder)
     except StepragError:
         store.close()
         raise
@@ -126,16 +124,18 @@ def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | No
 
 
 def _searcher(
-    folder: Path, manifest: IndexManifest, store: PassageStore, config: RetrieverConfig, machine: Machine, mode: str,
-    encoder: Callable[[], Encoder],
+    folder: Path, manifest: IndexManifest, store: PassageStore, config: RetrieverConfig, machine: Machine,
+    place: Callable[[], Path], encoder: Callable[[], Encoder],
 ) -> RowSearcher:  # fmt: skip
     """What the configuration asks for: the mode's ranking, read again by a cross-encoder where one is named."""
+    mode = mode_of(folder, manifest, config)
     parts: list[RowSearcher] = []
     if mode in ("dense", "hybrid"):
         made = manifest.encoder
         index = open_index(folder, manifest.index, manifest.corpus.rows, made.dimension)
         _check_agreement(folder, manifest, index, store)
         name = manifest.fingerprint if is_exact(manifest.index.type) else named(manifest.fingerprint, ALONE)
+        place()  # an encoder that is not here, or another one, is told of at once
         parts.append(DenseSearcher(name, index, encoder))
     if mode in ("sparse", "hybrid"):
         has_bm25(folder)

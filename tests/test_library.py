@@ -129,7 +129,7 @@ import sys
 from steprag import Agent, Index
 from tests.fakes import descendants
 index = Index.build([{"title": "Lima", "text": "Lima is the capital of Peru."}], encoder="none")
-agent = Agent(index, "smollm2-135m-instruct")
+agent = Agent(index, adapter="atlas-agent")
 print(agent.ask("What is the capital of Peru?").steps[0].action, *descendants(__import__("os").getpid()))
 """
 

@@ -68,7 +68,9 @@ def test_the_best_sentence_answers_with_its_source_or_counts_as_not_found(
         assert any(one.cited for one in citations(episode.state, frozenset({"evidence"})))
 
 
-@pytest.mark.parametrize("texts", [(), ("",), ("." * 20_000,), (". " * 20_000 + "a",), ("| " * 20_000,)])
+@pytest.mark.parametrize(
+    "texts", [(), ("",), ("." * 20_000,), (". " * 20_000 + "a",), ("| " * 20_000,), ("s" * 500_000,)]
+)
 def test_no_text_stops_it(texts: tuple[str, ...]) -> None:
     for question in ("What?", "number " * 1000, "<answer> x </answer>"):
         assert read(question, *texts).finish == "answer"

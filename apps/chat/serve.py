@@ -30,7 +30,7 @@ from steprag.agent.citations import Support
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import PromptProfile, load_profile
-from steprag.agent.reader import FixedWords, Reader
+from steprag.agent.reader import Reader
 from steprag.agent.retriever import PLACES, Sourced
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
@@ -68,9 +68,6 @@ SMALL = {"rewriter": {"way": "choose"}}
 """How the shipped agent reads questions that lean on others, where nothing else is said."""
 OWN_PROFILES = {DIRECT: "talk", REASONING: "cot"}
 """The prompts of the modes that do not search, unless others are given."""
-NO_MODEL = "No language model is here to converse: ask about the documents in mode auto. To talk with one, " \
-           "start the service with --base_url URL --model NAME."  # fmt: skip
-"""The reply in modes that do not search, where the extractive reader answers in the others."""
 TRIES_AT = 0.8
 """The temperature of another try of a question whose first one was greedy; as in a search."""
 Door = Callable[[Any, "ChatService"], AbstractAsyncContextManager[Any]]
@@ -179,7 +176,8 @@ async def _chat_agent(
     from apps.chat.turns.files import ConversationFiles
     from apps.chat.turns.player import ChatAgent
 
-    journal_file, modes = folder / JOURNAL if folder else IN_MEMORY, modes_of(environment, _profiles(config))
+    profiles = {} if config.policy.engine == EXTRACTIVE else _profiles(config)  # who has no model cannot talk
+    journal_file, modes = folder / JOURNAL if folder else IN_MEMORY, modes_of(environment, profiles)
     given = {*_adapters(config).values()} - {config.policy.adapter}
     more = () if config.policy.remote else tuple(sorted(given))
     async with (
@@ -210,7 +208,7 @@ def modes_of(environment: Environment, profiles: Mapping[str, PromptProfile] | N
     else:
         only = "web" if retriever.fingerprint.startswith("web:") else "local"
         searching = {AUTO: environment, only: environment}
-    profiles = profiles or {name: load_profile(profile) for name, profile in OWN_PROFILES.items()}
+    profiles = {name: load_profile(one) for name, one in OWN_PROFILES.items()} if profiles is None else profiles
     return {**searching, **{name: replace(environment, profile=one) for name, one in profiles.items()}}
 
 
@@ -240,15 +238,14 @@ async def _voices(
     voices = dict[str, Model]()
     async with AsyncExitStack() as stack:
         for name, mode in config.modes:
-            grammar, policy = modes[name].profile.grammar, agent.policy.policy
+            policy = agent.policy.policy
             if isinstance(policy, OpenAIPolicy):
+                grammar = modes[name].profile.grammar
                 own = {"temperature": mode.temperature, "max_tokens": mode.max_tokens}
                 own |= {"constrained": config.policy.constrained and not grammar.free}
                 beside = policy.beside(config.policy.model_copy(update=own), grammar)
                 switched = await (await stack.enter_async_context(beside)).switched(mode.adapter)
                 voices[name] = Model(switched, agent.policy.gate)
-            elif isinstance(policy, Reader):
-                voices[name] = Model(FixedWords(NO_MODEL), agent.policy.gate)
         yield voices
 
 

@@ -12,8 +12,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -29,11 +29,11 @@ NONE = "None"
 """The content of evidence that keeps nothing, and the answer where nothing was found."""
 KEPT = 3
 """Sentences of the evidence at most."""
-READ, LONGEST = 400, 400
-"""Sentences that are compared at most, in the order of their passages; characters of each."""
-OWN, NEAR, LIKE, KIND, COUNTED, RANK = 0.3, 0.6, 1.0, 0.3, 0.2, 0.02
-"""What a sentence gains by the question's words in it, by those around it, by its likeness, by the kind of answer and
-by the word for what is to be counted, and loses by each rank of its passage.
+READ, LONGEST, PART = 400, 400, 4_000
+"""Sentences that are compared at most, in the order of their passages; characters of each, and of a passage's words."""
+OWN, NEAR, KIND, RANK = 0.3, 0.6, 0.3, 0.02
+"""Beside its likeness to the question, what a sentence gains by the question's words in it, by those around it and by
+the kind of answer, and loses by each rank of its passage.
 """
 SURE = 0.58
 """What the best sentences must reach to count as found, from 0 to 1 (`_is_sure`), as the benchmark's files have it."""
@@ -41,21 +41,19 @@ FAR, CLOSE = 0.3, 0.75
 """Two words' likeness that counts nothing, and that counts as the same word."""
 CELL = " | "
 """Between the cells of a table's row."""
-_FIGURE = re.compile(r"\d")
-_WORD = re.compile(r"[^\W_]+")
+_FIGURE, _WORD = re.compile(r"\d"), re.compile(r"[^\W_]{1,40}")
 
 
 @dataclass(frozen=True)
 class Language:
     """`small`: words that say nothing of a subject; `endings` of words; `end`: where a sentence ends; `kinds`: what a
-    question asks for, and what answers it; `counts`: a question for a number, whose group is what is counted.
+    question asks for, and what answers it.
     """
 
     small: frozenset[str]
     endings: tuple[str, ...]
     end: re.Pattern[str]
     kinds: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
-    counts: re.Pattern[str]
 
 
 @cache
@@ -65,27 +63,18 @@ def english() -> Language:
     short = "".join(rf"(?<!\b{re.escape(one)})" for one in told["short"].split())
     end = re.compile(rf"(?<!\b[A-Z]){short}[.!?…][\"'”’)\]]?(?=\s+[^a-z\s])|[。！？]|\n")
     kinds = ((re.compile(one["asked"], re.I), re.compile(one["holds"], re.I)) for one in told["kinds"])
-    return Language(
-        frozenset(told["small"].split()),
-        tuple(told["endings"].split()),
-        end,
-        tuple(kinds),
-        re.compile(told["counts"], re.I),
-    )
+    return Language(frozenset(told["small"].split()), tuple(told["endings"].split()), end, tuple(kinds))
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of a passage, what explains it (`_units`), and how well it fits: greater is better. `own`: the share
-    of the question's words that it has; `like`: its likeness to the question.
-    """
+    """A sentence of a passage, what explains it (`_units`), its likeness to the question, and how well it fits."""
 
     text: str
     passage: Passage
     around: str
-    fit: float = 0.0
-    own: float = 0.0
     like: float = 0.0
+    fit: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +106,7 @@ class Reader:
         """The best sentences, where they are sure to answer; else None."""
         best, asked = await self._best(state), self._asked(state)
         words = list(dict.fromkeys(_telling(asked)))
-        read = " ".join(f"{one.passage.title} {one.passage.text} {one.around} {one.text}" for one in best)
+        read = " ".join(f"{_read(one.passage)} {one.around} {one.text}" for one in best)
         there = list(dict.fromkeys(_telling(read)))
         near = dict(zip(words, await self._alike(words, there), strict=True))
         sure = _is_sure(asked, best, {word: dict(zip(there, row, strict=True)) for word, row in near.items()})
@@ -151,36 +140,17 @@ class Reader:
         return [[0.0] * len(texts)] * len(queries)
 
 
-@dataclass(frozen=True)
-class FixedWords:
-    """A policy that always says the same."""
-
-    words: str
-
-    async def read(self, state: State, allowed: tuple[str, ...]) -> Sample:
-        """The words."""
-        return Sample((Completion(self.words, "stop"),), Usage())
-
-    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
-        """The words, once."""
-        return Sample((Completion(self.words, "stop"),), Usage())
-
-
 def _best_of(asked: str, units: Sequence[Sentence], likes: Sequence[float]) -> list[Sentence]:
     """The best sentences for a question, each text once. `likes`: their likeness to it."""
-    passages = {one.passage.id: _stems(f"{one.passage.title} {one.passage.text}") for one in units}
+    passages = {one.passage.id: _stems(_read(one.passage)) for one in units}
     weights, ranks = _weights(asked, [*passages.values()]), {id: rank for rank, id in enumerate(passages)}
-    counts = english().counts.search(asked)
-    counted = _stem(counts[1].lower()) if counts else None
     scored: dict[str, Sentence] = {}
     for unit, like in zip(units, likes, strict=True):
         own = _met(weights, _stems(unit.text))
         near = _met(weights, _stems(f"{unit.passage.title} {unit.around} {unit.text}"))
-        answers = KIND * _answers(asked, unit.text)
-        answers += COUNTED * (counted in _stems(_labelled(unit.text, unit.around)))
-        fit = OWN * own + NEAR * near + LIKE * like + answers - RANK * ranks[unit.passage.id]
+        fit = OWN * own + NEAR * near + like + KIND * _answers(asked, unit.text) - RANK * ranks[unit.passage.id]
         if unit.text not in scored or scored[unit.text].fit < fit:
-            scored[unit.text] = Sentence(unit.text, unit.passage, unit.around, fit, own, like)
+            scored[unit.text] = replace(unit, like=like, fit=fit)
     return sorted(scored.values(), key=lambda one: -one.fit)[:KEPT]
 
 
@@ -189,7 +159,7 @@ def _is_sure(asked: str, best: Sequence[Sentence], near: Mapping[str, Mapping[st
     words or close ones, has them itself, and is like the question. `near`: the likeness of these words to those.
     """
     fitting = [one for one in best if _answers(asked, one.text)]
-    passage = max((_closeness(near, f"{one.passage.title} {one.passage.text}") for one in fitting), default=0)
+    passage = max((_closeness(near, _read(one.passage)) for one in fitting), default=0)
     sentence = max((_closeness(near, f"{one.around} {one.text}") for one in fitting), default=0)
     return passage / 2 + sentence / 4 + max((one.like for one in fitting), default=0) / 4 >= SURE
 
@@ -215,6 +185,10 @@ def _closeness(near: Mapping[str, Mapping[str, float]], text: str) -> float:
         for word, likes in near.items()
     ]
     return sum(min(max(one, 0.0), 1.0) for one in close) / len(close) if close else 1.0
+
+
+def _read(passage: Passage) -> str:
+    return f"{passage.title} {passage.text[:PART]}"
 
 
 def _units(passage: Passage) -> Iterator[Sentence]:
@@ -253,7 +227,7 @@ def _telling(text: str) -> list[str]:
     return [word for word in _WORD.findall(text) if len(word) > 1 and word.lower() not in english().small]
 
 
-@cache
+@lru_cache(1 << 16)
 def _stem(word: str) -> str:
     """A word of lower case without its endings, as long as four letters are left; three before an s."""
     while end := next(
