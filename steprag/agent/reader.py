@@ -11,7 +11,7 @@ import asyncio
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import islice
@@ -144,11 +144,11 @@ def _best_of(asked: str, units: Sequence[Sentence], likes: Sequence[float]) -> l
     """The best sentences for a question, each text once. `likes`: their likeness to it."""
     passages = {one.passage.id: _stems(_read(one.passage)) for one in units}
     weights, ranks = _weights(asked, [*passages.values()]), {id: rank for rank, id in enumerate(passages)}
-    scored: dict[str, Sentence] = {}
+    scored, answers = dict[str, Sentence](), _answers(asked)
     for unit, like in zip(units, likes, strict=True):
         own = _met(weights, _stems(unit.text))
         near = _met(weights, _stems(f"{unit.passage.title} {unit.around} {unit.text}"))
-        fit = OWN * own + NEAR * near + like + KIND * _answers(asked, unit.text) - RANK * ranks[unit.passage.id]
+        fit = OWN * own + NEAR * near + like + KIND * answers(unit.text) - RANK * ranks[unit.passage.id]
         if unit.text not in scored or scored[unit.text].fit < fit:
             scored[unit.text] = replace(unit, like=like, fit=fit)
     return sorted(scored.values(), key=lambda one: -one.fit)[:KEPT]
@@ -158,20 +158,17 @@ def _is_sure(asked: str, best: Sequence[Sentence], near: Mapping[str, Mapping[st
     """Whether a sentence among the best answers: of the kind that is asked for, in a passage that has the question's
     words or close ones, has them itself, and is like the question. `near`: the likeness of these words to those.
     """
-    fitting = [one for one in best if _answers(asked, one.text)]
+    answers = _answers(asked)
+    fitting = [one for one in best if answers(one.text)]
     passage = max((_closeness(near, _read(one.passage)) for one in fitting), default=0)
     sentence = max((_closeness(near, f"{one.around} {one.text}") for one in fitting), default=0)
     return passage / 2 + sentence / 4 + max((one.like for one in fitting), default=0) / 4 >= SURE
 
 
-def _answers(asked: str, text: str) -> bool:
+def _answers(asked: str) -> Callable[[str], bool]:
     """Whether a sentence has what a question asks for (`Language.kinds`), and not in the question's own words."""
-    known = _stems(asked)
-    return all(
-        any(not _stems(found[0]) <= known for found in holds.finditer(text))
-        for question, holds in english().kinds
-        if question.search(asked)
-    )
+    known, wanted = _stems(asked), [holds for question, holds in english().kinds if question.search(asked)]
+    return lambda text: all(any(not _stems(found[0]) <= known for found in one.finditer(text)) for one in wanted)
 
 
 def _closeness(near: Mapping[str, Mapping[str, float]], text: str) -> float:
