@@ -9,16 +9,34 @@ from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field
 
+from steprag import atlas
 from steprag.agent.citations import Support
 from steprag.agent.open import SERVED
 from steprag.config.load import StageConfig, environment, load_config, options_from
-from steprag.config.sections import EpisodeConfig, JournalConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
+from steprag.config.sections import (
+    EXTRACTIVE,
+    EpisodeConfig,
+    JournalConfig,
+    PolicyConfig,
+    Positive,
+    PromptConfig,
+    RetrieverConfig,
+)
 from steprag.console.progress import say
 from steprag.engines.models import shipped_adapters
 from steprag.policy.budget import BudgetConfig
+from steprag.records.jsonl import files_hash, read_json
 from steprag.records.yaml_files import read_yaml
 
 Config = TypeVar("Config", bound=StageConfig)
+READS = 8
+"""Passages that a search brings the extractive reader."""
+ASKS = {"policy": {"model": EXTRACTIVE}, "episode": {"top_k": READS}}
+"""Of an index that the shipped model was not trained on: what answers from it, where nothing else is said."""
+BETTER = (
+    "answers are sentences of the documents as they stand. For written ones name a model: --base_url URL --model NAME"
+)
+"""What the extractive reader does, and what gives a better answer."""
 DEMO_INDEX = "runs/demo/index"
 """What quickstart.sh builds; the page offers questions that it can answer."""
 LEAST_SCORE = 0.42
@@ -67,31 +85,43 @@ def config_of(
     cls: type[Config],
     given: argparse.Namespace,
     *,
+    index: str | None = None,
     beside: Mapping[str, Mapping[str, Any]] | None = None,
     tell: bool = True,
 ) -> Config:
     """The configuration that parsed options describe; says which model answers, unless `tell` is off.
 
     Where nothing names a model, nor other prompts than it was trained on, the embedded one answers with the best
-    shipped adapter. `beside`: values of sections that are then not set otherwise.
+    shipped adapter; from an `index` of anything but Atlas, which it was trained on, the extractive reader does.
+    `beside`: values of sections that are then not set otherwise.
     """
     overrides = options_from(given)
     said = {*overrides, *environment(cls), *_keys_of(given.config)}
     base = None
     if not {"prompt.profile", "prompt.examples", *(f"policy.{key}" for key in SERVED)} & said:
         silent = {name for name in beside or {} if not any(key.startswith(f"{name}.") for key in said)}
-        base = {
-            "policy": {"adapter": next(iter(shipped_adapters()))},
-            **{name: (beside or {})[name] for name in silent},
-        }
+        chosen = {"policy": {"adapter": next(iter(shipped_adapters()))}} if index is None or of_atlas(index) else ASKS
+        base = {**chosen, **{name: (beside or {})[name] for name in silent}}
     config = load_config(cls, given.config, overrides, base)
     if tell:
         _tell(vars(config)["policy"], chosen=base is not None)
     return config
 
 
+def of_atlas(index: str) -> bool:
+    """Whether an index is one of Atlas' passages, or of tools, which only a model can call."""
+    if index.endswith((".yaml", ".yml")):
+        return "web" not in read_yaml(Path(index))
+    manifest = Path(index) / "manifest.json"
+    identity = read_json(manifest).get("identity") if manifest.is_file() else None
+    return isinstance(identity, dict) and identity.get("corpus") == files_hash([atlas.path("corpus")])
+
+
 def _tell(policy: PolicyConfig, *, chosen: bool) -> None:
     """Says which model answers. `chosen`: nobody named it."""
+    if policy.engine == EXTRACTIVE:
+        say(f"model: none; {BETTER}")
+        return
     name = f"{policy.model} with adapter {policy.adapter}" if policy.adapter else policy.model
     where = (
         f" at {policy.base_url[:200]}" if policy.base_url else f" by {policy.engine}" * (policy.engine != "llamacpp")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -137,6 +139,31 @@ def test_a_damaged_folder_beside_the_index_is_passed_over_by_name(
     assert index_of(argparse.Namespace(index=None, config=None)) == str(Path("runs/whole"))
     said = capsys.readouterr().err
     assert f"index: passing over {Path('runs/other')}: " in said
+
+
+def test_the_default_index_holds_what_the_questions_mark_and_is_of_no_run_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for age, (name, title) in enumerate((("mine/index", "Lima"), ("wiki", "Lima"), ("mine/index-train", "Lima"),
+                                         ("notes", "Oslo"))):  # fmt: skip
+        (folder := tmp_path / "runs" / name).mkdir(parents=True)
+        (folder / "passages.jsonl").write_text(json.dumps({"id": "1", "title": title, "text": "x"}) + "\n")
+        (folder / "manifest.json").write_text('{"stage": "index"}')
+        os.utime(folder / "manifest.json", (age, age))
+    asked = {"id": "1", "question": "?", "golden_answers": ["x"], "metadata": {"supporting_titles": ["Lima"]}}
+    (questions := tmp_path / "q.jsonl").write_text(json.dumps(asked) + "\n")
+    none = argparse.Namespace(index=None, config=None)
+    assert [index_of(none), index_of(none, questions=questions)] == ["runs/notes", "runs/wiki"]
+    shutil.rmtree("runs/wiki")
+    assert index_of(none, questions=questions) == "runs/mine/index"
+    (tmp_path / "runs/mine/trees").mkdir()
+    (tmp_path / "runs/mine/trees/manifest.json").write_text('{"stage": "generate", "status": "failed"}')
+    with pytest.raises(ConfigError, match="holds a passage that .*q.jsonl marks; the newest is runs/notes"):
+        index_of(none, questions=questions)
+    assert "passing over runs/mine/index: runs/mine/trees did not end well" in capsys.readouterr().err
+    assert index_of(argparse.Namespace(index="runs/notes", config=None), questions=questions) == "runs/notes"
+    assert "warning: runs/notes holds no passage that" in capsys.readouterr().err
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:

@@ -135,7 +135,8 @@ LEFT_OPEN = """
 import sys
 from steprag import Agent, Index
 from tests.fakes import descendants
-agent = Agent(Index.build([{"title": "Lima", "text": "Lima is the capital of Peru."}], encoder="none"))
+index = Index.build([{"title": "Lima", "text": "Lima is the capital of Peru."}], encoder="none")
+agent = Agent(index, adapter="atlas-agent")
 print(agent.ask("What is the capital of Peru?").steps[0].action, *descendants(__import__("os").getpid()))
 """
 

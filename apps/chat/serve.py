@@ -24,23 +24,24 @@ from apps.chat.memory import LineFormat, Rewriter
 from apps.chat.routing import AUTO, DIRECT, REASONING, SEARCH, SEARCHING, mode_named
 from apps.chat.turns.store import TurnStore
 from indexes import open_retriever
-from inference.config import DEMO_INDEX, config_of, support_for
+from inference.config import BETTER, DEMO_INDEX, config_of, support_for
 from steprag.agent.checkpoints import checked_profile, profile_for
 from steprag.agent.citations import Support
 from steprag.agent.environment import Environment
 from steprag.agent.open import SERVED, OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import PromptProfile, load_profile
+from steprag.agent.reader import Reader
 from steprag.agent.retriever import PLACES, Sourced
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.worklist import player_identity
 from steprag.config.load import add_options, parse_arguments
 from steprag.config.recipes import NEWEST, index_of
-from steprag.config.sections import PolicyConfig, PromptConfig
+from steprag.config.sections import EMBEDDED, EXTRACTIVE, PolicyConfig, PromptConfig
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.engines.headers import gguf_values
-from steprag.engines.models import ModelFiles, resolve_model, with_adapter
+from steprag.engines.models import ModelFiles, resolve_model, shipped_adapters, with_adapter
 from steprag.errors import ConfigError, quoted
 from steprag.net.hosts import listen, url_of
 from steprag.policy.open import Model, open_model
@@ -72,22 +73,23 @@ GRACE = 10.0
 
 
 def main(argv: list[str]) -> int:
-    given, config = asked_for(
+    given, index, config = asked_for(
         argparse.ArgumentParser(prog="steprag serve", description="Talk to the agent: a web page, and an API."), argv
     )
     from steprag.web.listening import until_stopped  # a web server, which no help needs
 
-    return until_stopped(serve_chat(config, index_of(given), Path(given.out)))
+    return until_stopped(serve_chat(config, index, Path(given.out)))
 
 
-def asked_for(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[argparse.Namespace, ChatConfig]:
-    """What a command line that opens the chat agent says, and its configuration."""
+def asked_for(parser: argparse.ArgumentParser, argv: list[str]) -> tuple[argparse.Namespace, str, ChatConfig]:
+    """What a command line that opens the chat agent says, its index, and its configuration."""
     parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [{NEWEST}]")
     parser.add_argument("--out", default=f"runs/chat{NUMBERED}", metavar="RUN",
                         help="run folder: turns.jsonl [runs/chat]")  # fmt: skip
     add_options(parser, ChatConfig)
     given = parse_arguments(parser, argv)
-    return given, config_of(ChatConfig, given, beside=SMALL)
+    index = index_of(given)
+    return given, index, config_of(ChatConfig, given, index=index, beside=SMALL)
 
 
 async def serve_chat(config: ChatConfig, index: str, out: Path, doors: Door | None = None) -> None:
@@ -169,7 +171,8 @@ async def _chat_agent(
     from apps.chat.turns.files import ConversationFiles
     from apps.chat.turns.player import ChatAgent
 
-    journal_file, modes = folder / JOURNAL if folder else IN_MEMORY, modes_of(environment, _profiles(config))
+    profiles = {} if config.policy.engine == EXTRACTIVE else _profiles(config)  # who has no model cannot talk
+    journal_file, modes = folder / JOURNAL if folder else IN_MEMORY, modes_of(environment, profiles)
     given = {*_adapters(config).values()} - {config.policy.adapter}
     more = () if config.policy.remote else tuple(sorted(given))
     async with (
@@ -185,7 +188,7 @@ async def _chat_agent(
         files = ConversationFiles(folder, config.serve) if config.serve.files else None
         yield ChatAgent(
             modes, agent.policy, rewriter, journal, store, config.serve.history, config.seed, support, again, voices,
-            config.serve.talk, _room(config), files,
+            config.serve.talk, _room(config), files, _reader(config.policy, agent),
         )  # fmt: skip
 
 
@@ -200,7 +203,7 @@ def modes_of(environment: Environment, profiles: Mapping[str, PromptProfile] | N
     else:
         only = "web" if retriever.fingerprint.startswith("web:") else "local"
         searching = {AUTO: environment, only: environment}
-    profiles = profiles or {name: load_profile(profile) for name, profile in OWN_PROFILES.items()}
+    profiles = {name: load_profile(one) for name, one in OWN_PROFILES.items()} if profiles is None else profiles
     return {**searching, **{name: replace(environment, profile=one) for name, one in profiles.items()}}
 
 
@@ -230,14 +233,23 @@ async def _voices(
     voices = dict[str, Model]()
     async with AsyncExitStack() as stack:
         for name, mode in config.modes:
-            grammar, policy = modes[name].profile.grammar, agent.policy.policy
+            policy = agent.policy.policy
             if isinstance(policy, OpenAIPolicy):
+                grammar = modes[name].profile.grammar
                 own = {"temperature": mode.temperature, "max_tokens": mode.max_tokens}
                 own |= {"constrained": config.policy.constrained and not grammar.free}
                 beside = policy.beside(config.policy.model_copy(update=own), grammar)
                 switched = await (await stack.enter_async_context(beside)).switched(mode.adapter)
                 voices[name] = Model(switched, agent.policy.gate)
         yield voices
+
+
+def _reader(policy: PolicyConfig, agent: OpenAgent) -> Model | None:
+    """What answers from people's files in the shipped model's place, which was trained on Atlas and on nothing else."""
+    if policy.remote or policy.model != EMBEDDED or policy.adapter not in (None, *shipped_adapters()):
+        return None
+    environment = agent.environment
+    return Model(Reader(environment.profile.grammar, environment.retriever), agent.policy.gate)
 
 
 def _adapters(config: ChatConfig) -> dict[str, str]:
@@ -300,6 +312,7 @@ def about(policy: PolicyConfig, index: str) -> str:
     manifest = Path(index) / "manifest.json"
     corpus = read_json(manifest).get("corpus") if manifest.is_file() else None
     told = [f"{size} parameters{small}."] if size else []
+    told += [f"No language model: {BETTER}."] if policy.engine == EXTRACTIVE else []
     if isinstance(corpus, dict) and isinstance(corpus.get("rows"), int) and isinstance(corpus.get("path"), str):
         source = "/".join(Path(corpus["path"]).parts[-2:])
         told.append(f"It answers from {corpus['rows']:,} passages ({source}) and from nothing else.")

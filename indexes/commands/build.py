@@ -94,9 +94,9 @@ def build_index(
 ) -> Built:  # fmt: skip
     """Builds the index folder `out`, or finds it built from the same corpus, encoder and type.
 
-    `hybrid` adds BM25 and title links; an index without vectors has BM25 anyway. An index of the same corpus and
-    encoder but of another type, at `out` or at `vectors_from`, gives its vectors. `update`: so does an index of the
-    corpus as it was, at `out`, to passages that are the same; BM25 and links that it has are built anew.
+    `hybrid` adds BM25 and title links; one of documents, or without vectors, has BM25 anyway. An index of the same
+    corpus and encoder but of another type, at `out` or at `vectors_from`, gives its vectors. `update`:
+    so does an index of the corpus as it was, at `out`, to passages that are the same; BM25 and links are built anew.
     Raises ConfigError where `out` holds anything else, and DataError where the corpus is not in order; either way
     `out` is as before. A build that is killed goes on when it is started again.
     """
@@ -106,16 +106,18 @@ def build_index(
     there = _existing(out, order, update)
     reused = there is not None and there.identity == _as_noted(there, order.wanted)
     if there is not None and reused:
-        return Built(out, there, True, _add_ons(out, there, config, hybrid))
+        return Built(out, there, True, _add_ons(out, there, order, hybrid))
     kept = tuple(add_ons(out)) if update and there is not None else ()
     manifest = _build(order, out, there, vectors_from, kept)
-    return Built(out, manifest, False, (*kept, *_add_ons(out, manifest, config, hybrid)))
+    return Built(out, manifest, False, (*kept, *_add_ons(out, manifest, order, hybrid)))
 
 
-def _add_ons(folder: Path, manifest: IndexManifest, config: IndexConfig, hybrid: bool) -> tuple[str, ...]:
+def _add_ons(folder: Path, manifest: IndexManifest, order: _Order, hybrid: bool) -> tuple[str, ...]:
     """Adds what is wanted and not there; returns the names of what was added."""
     added: list[str] = []
-    if (hybrid or not manifest.encoder.dense) and add_bm25(folder, manifest, config.bm25):
+    wanted = hybrid or not manifest.encoder.dense
+    cheap = order.source.documents is not None and BM25 not in add_ons(folder)  # a document takes far longer to read
+    if (wanted or cheap) and add_bm25(folder, manifest, order.config.bm25):
         added.append(BM25)
     if hybrid and add_links(folder, manifest):
         added.append(LINKS)

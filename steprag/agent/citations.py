@@ -46,6 +46,7 @@ LACKING = {
     "score": "the first search found no passage that is like the question",
     "words": "no passage that was read holds a word of it",
     "question": "the passages that hold it do not speak of what was asked",
+    "evidence": "nothing in the passages that were read answers the question",
 }
 """Why an answer counts as not found (`Support.lacks`), and what that means."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
@@ -112,6 +113,8 @@ class Support:
         """Why an episode's answer does not count, a reason of LACKING; else None. `searched`: a search was made, though
         it may have found nothing. An episode that did not search is not judged.
         """
+        if self.on and _kept_nothing(state):
+            return "evidence"
         found = [*state.earlier, state.passages]
         first = next((row for row in found if row), ())
         if not self.on or not first:
@@ -162,6 +165,13 @@ def grounds_of(state: State, environment: Environment, support: Support) -> Grou
 def headed(answer: str, lacks: str | None) -> str:
     """An answer as people read it: one that nothing supports is a guess, and stands behind these words."""
     return f"{NOT_FOUND}. {GUESS} {answer}" if lacks else answer
+
+
+def _kept_nothing(state: State) -> bool:
+    """Whether each step behind a search, or the last one before the answer, says that there is no evidence."""
+    before = state.steps[:-1]
+    made = [step for step, found in zip(before, state.earlier, strict=False) if found] or before[-1:]
+    return bool(made) and all(step.content.rstrip(".").lower() == "none" for step in made)
 
 
 def _telling(answer: str) -> set[str]:

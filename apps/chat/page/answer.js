@@ -27,7 +27,8 @@ export function Answer({ turn }) {
       ${cited.map((source) => html`<${Source} key=${source.n} id=${`${id}-${source.n}`} source=${source} place=${places.get(source.n)}
         turn=${turn.id} item=${passages.get(source.n)} open=${open.has(source.n)} toggle=${() => toggle(source.n)} />`)}
     </ul>`}
-    <p class="grounds quiet">${grounds(turn, known.length, cited.length)}</p>
+    <p class="grounds quiet">${grounds(turn, known.length, cited.length)}
+      ${turn.answer.extractive && " Sentences as they stand in the documents: no language model read them."}</p>
   </section>`;
 }
 

@@ -87,8 +87,8 @@ function withTurn(state, id, turn) {
   return { ...state, turns: { ...state.turns, [id]: turn } };
 }
 
-function listedTurn(conversation, { turn, asked, mode, parent, feedback, status }) {
-  return newTurn(turn, conversation, { asked, question: asked, mode, parent, feedback, fresh: status === "running" });
+function listedTurn(conversation, { turn, asked, mode, parent, feedback, source, status }) {
+  return newTurn(turn, conversation, { asked, question: asked, mode, parent, feedback, source, fresh: status === "running" });
 }
 
 /** What a screen reader is told of an event, after `before`; null for most, and for turns that are only told again. */

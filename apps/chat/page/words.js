@@ -21,6 +21,7 @@ export const LACKING = {
   score: "the first search found no passage that is like the question",
   words: "no passage that was read holds a word of it",
   question: "the passages that hold it do not speak of what was asked",
+  evidence: "nothing in the passages that were read answers the question",
 };
 
 /** Why a completion was refused; the service's own vocabulary (steprag/agent/grammar.py, FAILURES). */
@@ -42,6 +43,9 @@ export const refusalWords = (reason) => REFUSALS[reason] ?? reason;
 
 /** "Query" for "query". */
 export const actionName = (action) => action.charAt(0).toUpperCase() + action.slice(1).replaceAll("_", " ");
+
+/** What a question in a conversation with files searches. */
+export const SEARCHED = { both: "My files first", files: "My files only", index: "The index only" };
 
 /** Where passages come from. */
 const SOURCES = { local: "the index", web: "the web", both: "the index and the web", files: "your files" };

@@ -102,13 +102,14 @@ def passages(
     return {"type": "passages", "step": step, "source": source, "items": items, **({"why": why} if why else {})}
 
 
-def answer(content: str, grounds: Grounds) -> Event:
-    """The answer and what it rests on."""
+def answer(content: str, grounds: Grounds, *, extractive: bool = False) -> Event:
+    """The answer and what it rests on. `extractive`: it is a sentence of a document, which no language model chose."""
     listed = [
         {"n": one.n, "cited": one.cited, "evidence": one.evidence, "spans": [list(span) for span in one.spans]}
         for one in grounds.found
     ]
-    return {"type": "answer", "content": content, "sources": listed, **grounds.told}
+    marked = {"extractive": True} if extractive else {}
+    return {"type": "answer", "content": content, "sources": listed, **grounds.told, **marked}
 
 
 def judged(answer: Event) -> dict[str, Any]:
