@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from steprag.config.env_file import without_env
-from steprag.config.recipes import INDEX, KIND, place_adapter, recipe_named, recipe_of_model, warn_of_key
+from steprag.config.recipes import INDEX, KIND, fit_recipe, recipe_named, recipe_of_model, warn_of_key
 from steprag.config.sections import Section
 from steprag.config.words import OPTION, SEVERAL, options_meant, resolve_options, shape_of, short_usage, show_help
 from steprag.console.progress import say
@@ -213,7 +213,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     elif word in KIND and (found := recipe_of_model(options_from(arguments), KIND[word])):
         say(f"recipe: {found}, which is that of --model; --config names another")
         arguments.config = str(found)
-        place_adapter(vars(arguments), found)
+        fit_recipe(vars(arguments), found)
     return arguments
 
 
