@@ -365,12 +365,18 @@ def test_a_published_id_chooses_the_published_recipe_and_prompts(
     (f"--model {CHECKPOINT}-mine", None, None, 7),
     (f"--model {CHECKPOINT}.Q8.gguf", None, None, 7),
 ])  # fmt: skip
-def test_a_published_adapter_is_put_on_its_base(words: str, model: str | None, adapter: str | None, depth: int) -> None:
+def test_a_published_adapter_is_put_on_its_base(
+    words: str, model: str | None, adapter: str | None, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parser = argparse.ArgumentParser(prog="steprag infer")
     add_options(parser, InferConfig)
     config = config_from(InferConfig, parse_arguments(parser, words.split()))
     assert (config.policy.model, config.policy.adapter) == (model or words.split()[1], adapter)
     assert (config.episode.depth, config.prompt.profile) == (depth, "transcript" if depth == 7 else "reasonrag")
+    if words == f"--model {LORA}":
+        assert config.policy.engine == engine_of("Qwen/Qwen2.5-7B-Instruct"), "as without the recipe"
+        monkeypatch.setenv("STEPRAG_VLLM", __file__)
+        assert config_from(InferConfig, parse_arguments(parser, words.split())).policy.engine == "vllm"
 
 
 @pytest.mark.usefixtures("flashrag")

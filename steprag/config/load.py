@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from steprag.config.bare import parse_known, parser_of
 from steprag.config.env_file import without_env
-from steprag.config.recipes import INDEX, KIND, place_adapter, recipe_named, recipe_of_model, warn_of_key
+from steprag.config.recipes import INDEX, KIND, fit_recipe, recipe_named, recipe_of_model, warn_of_key
 from steprag.config.sections import Section
 from steprag.config.words import (
     OPTION,
@@ -220,7 +220,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     elif word in KIND and (found := recipe_of_model(options_from(arguments), KIND[word])):
         say(f"recipe: {found}, which is that of --model; --config names another")
         arguments.config = str(found)
-        place_adapter(vars(arguments), found)
+        fit_recipe(vars(arguments), found)
     return arguments
 
 

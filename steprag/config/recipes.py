@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from steprag.config.sections import RetrieverConfig
+from steprag.config.sections import RetrieverConfig, engine_of
 from steprag.config.words import OPTION
 from steprag.console.progress import say, say_next
 from steprag.errors import ConfigError, DataError, nearest, quoted
@@ -161,11 +161,14 @@ def recipe_of_model(given: Mapping[str, Any], kind: str) -> Path | None:
     return file if read_yaml(file).get("policy", {}).get("model") == name else None
 
 
-def place_adapter(given: dict[str, Any], recipe: Path) -> None:
-    """Where `--model` names the adapter of a recipe that has a base too: puts it on that base, or leaves it the name of
-    a model where an endpoint serves it. `given`: what the parser read.
+def fit_recipe(given: dict[str, Any], recipe: Path) -> None:
+    """Fits a recipe that `--model` chose to what the parser read, `given`: an adapter goes on the recipe's base, but
+    keeps the name of a model where an endpoint serves it; and what is here serves it, where nobody names an engine.
     """
-    model, adapter, url = (f"{OPTION}policy.{key}" for key in ("model", "adapter", "base_url"))
+    model, adapter, url, engine = (f"{OPTION}policy.{key}" for key in ("model", "adapter", "base_url", "engine"))
+    said = {name for name in ("BASE_URL", "ENGINE") if os.environ.get(f"STEPRAG_POLICY__{name}")}
+    named, remote = given.get(model) or given.get(adapter), url in given or "BASE_URL" in said
+    if not remote and engine not in given and not said and (found := engine_of(str(named))):
+        given[engine] = found
     if read_yaml(recipe).get("policy", {}).get("adapter") and model in given and adapter not in given:
-        remote = url in given or os.environ.get("STEPRAG_POLICY__BASE_URL")
         given[adapter] = "none" if remote else given.pop(model)
