@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -365,10 +366,11 @@ def test_a_folder_becomes_an_agent_with_a_report(
         argv = ["adapt", str(docs), "--out", str(out), *by, "--encoder", "none", "--trees", str(recipe), "--hops", "2",
                 "--questions", "6", "--dev", "0", "--test", "3", "--episode.depth", "4", "--least", "1",
                 "--student.sft", str(tmp_path / "sft.yaml"), "--student.dpo", str(tmp_path / "dpo.yaml")]  # fmt: skip
-        assert main([*argv, "--plan"]) == 0
+        assert main([*argv, "--plan", "--usd", "0.05"]) == 0
         assert not out.exists()
         plan = capsys.readouterr().out
         assert "adapt: at most: " in plan
+        assert re.search(r"adapt: \$0.05 is likely to buy \d of the 6 questions to train on", plan)
         assert "adapt: likely for each question: " in plan
         assert main([*argv, "--budget.calls", "20"]) == 4
         assert len(policy.asked) <= 20
