@@ -24,10 +24,11 @@ OTHERS = ("What do people pay with in the nation with Algiers as its capital?", 
 
 
 def played(client: Any, question: str) -> tuple[list[str], dict[str, Any], list[str]]:
-    """The steps as written, the answer's event, and the titles that it cites."""
+    """The steps as written, the answer, and the titles that it cites."""
     events = follow(client, ask(client, question))
     titles = {item["n"]: item["title"] for event in events if event["type"] == "passages" for item in event["items"]}
-    answer = {"sources": (), **next((event for event in events if event["type"] == "answer"), {}), "turn": None}
+    answer = next((event for event in events if event["type"] == "answer"), {})
+    answer = {"sources": (), **{key: answer[key] for key in ("content", "lacks", "sources") if key in answer}}
     steps = [event["text"] for event in events if event["type"] == "step.finished"]
     return steps, answer, [titles[one["n"]] for one in answer["sources"] if one["cited"]]
 
