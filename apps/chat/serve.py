@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from steprag.web.guard import Access
 
 EXAMPLES = (
-    "Who discovered ruthenium?",
-    "What do people pay with in the nation with Algiers as its capital?",
+    "In which year was promethium discovered?",
+    "How many provinces does the leading producer of platinum have?",
     "By which name is the country that has Vilnius as its capital known at home?",
 )
 """Questions that the shipped agent answers rightly from the demo's index, in one search and in two."""
