@@ -38,10 +38,10 @@ COMMANDS = (
     Command(
         "trees replay", "data_generation.replay", "trees again from a run's journal, with other rewards or stop rules"
     ),
-    Command("trees weave", "data_generation.weave", "detours of finished trees as worked episodes of the stack agent"),
-    Command("trees worked", "data_generation.worked", "worked episodes to supervised steps"),
+    Command("trees weave", "data_generation.weave", "trees to worked episodes for an agent that can go back"),
+    Command("trees worked", "data_generation.worked", "worked episodes to supervised steps for training"),
     Command("trees recorded", "data_generation.interop.recorded", "calls of steprag record, folded into trees"),
-    Command("trees belief", "data_generation.belief", "adds to finished trees what the policy believes of the answer"),
+    Command("trees belief", "data_generation.belief", "how likely the policy finds the answer, added to trees"),
     Command("pairs import", "preference.exchange.proguide", "a published RAG_ProGuide.json to pairs and its prompts"),
     Command("pairs instruct", "preference.exchange.instruct", "instruction data to supervised steps of any grammar"),
     Command("pairs people", "preference.exchange.people", "what people changed and corrected in conversations"),
@@ -61,11 +61,7 @@ COMMANDS = (
     Command("score evaluate", "inference.scoring.evaluate", "score predictions again"),
     Command("score judge", "inference.scoring.answer_judge", "have a model say which answers are right"),
     Command("score export", "inference.interop.flashrag", "predictions of a run as FlashRAG's result file"),
-    Command(
-        "score readings",
-        "inference.readings",
-        "measures whether an agent that can go back keeps what helps, and only that",
-    ),
+    Command("score readings", "inference.readings", "does an agent that can go back keep what helps, and only that"),
     Command("score lengths", "training.lengths", "how long questions, pairs and training rows are; a picture"),
     Command("check", "indexes.commands.check", "every byte of run and index folders against their manifests"),
 )

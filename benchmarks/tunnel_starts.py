@@ -22,7 +22,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from apps.tunnel.model import (
-    ASKED,
     BEGIN,
     END,
     INNER,
@@ -44,6 +43,7 @@ from apps.tunnel.world import (
     NOTHING,
     RELATIONS,
     FactWorld,
+    parts_of,
 )
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.console.progress import say
@@ -92,8 +92,7 @@ class Line:
 
 def demonstrate(world: FactWorld, question: Question, habits: Habits, rng: random.Random) -> list[Line]:
     """The demonstrator's episode. It knows the way and the words, and errs by habit."""
-    person, *asked = question.question.split(" is ")[0].split()
-    named = question.question.partition(" is ")[2]
+    person, asked, named = parts_of(question.question)
     lines: list[Line] = []
     hop, form = 0, 0
     while hop < len(asked) and len(lines) < 2 * MOST_SEARCHES:
@@ -143,7 +142,7 @@ def demonstrations(
 ) -> Iterator[LearntRow]:
     """Whole episodes; the policy's own words are learnt."""
     for question in world.questions(count, hops, GUESSABLE, "pretrain"):
-        ids, spans = [BEGIN, *encode(question.question), ASKED], []
+        ids, spans = [BEGIN, *encode(question.question)], []
         for line in demonstrate(world, question, habits(level), rng):
             step = encode(line.text)
             spans.append((len(ids), len(ids) + len(step)))

@@ -34,8 +34,9 @@ from steprag.batch.results import Place, Results, places_of, read_at
 from steprag.batch.tree_results import TREES, trees_file
 from steprag.batch.worklist import note_failures, pending, process_questions, report_spending, run_interruptible
 from steprag.config.load import StageConfig, add_options, load_config, options_from, parse_arguments
+from steprag.config.recipes import out_of
 from steprag.config.sections import EpisodeConfig, PolicyConfig, Positive, PromptConfig, RetrieverConfig
-from steprag.console.progress import say
+from steprag.console.progress import say_next
 from steprag.errors import PART_DONE, ConfigError, RequestError, quoted
 from steprag.policy.budget import BudgetConfig, Spending, prices_of
 from steprag.policy.open import model_identity
@@ -70,14 +71,15 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--trees", required=True, metavar="RUN", help="run folder of steprag generate, or its trees")
     parser.add_argument("--index", metavar="DIR|URL", help="the trees' index [the passages of the run's journal]")
-    parser.add_argument("--out", required=True, metavar="RUN", help="new run folder: the trees with beliefs, journal")
+    parser.add_argument("--out", metavar="RUN", help="new run folder: trees with beliefs, journal [runs/belief-RUN]")
     add_options(parser, BeliefConfig)
     given = parse_arguments(parser, argv)
     file = trees_file(given.trees)
     made_by = run_of(file, "config")
     kept = {section: made_by["config"][section] for section in ("prompt", "episode") if made_by}
     config = load_config(BeliefConfig, given.config, options_from(given), kept)
-    return PART_DONE if run_interruptible(add_beliefs(config, file, made_by, given.index, Path(given.out))) else 0
+    run = add_beliefs(config, file, made_by, given.index, out_of(given, "belief", given.trees))
+    return PART_DONE if run_interruptible(run) else 0
 
 
 async def add_beliefs(config: BeliefConfig, file: Path, made_by: dict[str, Any], index: str | None, out: Path) -> int:
@@ -118,7 +120,7 @@ async def add_beliefs(config: BeliefConfig, file: Path, made_by: dict[str, Any],
                                 total=len(trees.questions), spending=spending, max_calls=trees.max_calls,
                                 started_ids=calls.started_ids,
                             )  # fmt: skip
-            say(f"belief: {len(believed)} trees; next: steprag pairs --trees {run.path} --label.name gain")
+            say_next("pairs", run.path, "--label.name", "gain")
             return note_failures(run, believed)
 
 

@@ -24,14 +24,15 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "default": {},
     "fast": {"search": {"rollouts": 4, "extra": 0, "children": 2, "contrast": 2, "hopeless": 3}},
     # The published loop (arXiv 2505.14069 and its code): one child and one judge call an iteration, the judge sees the
-    # golden answer, nothing is played to its end, finished leaves are visited and judged again.
+    # golden answer, nothing is played to its end, finished leaves are visited and judged again. Its `max_iter` of 7
+    # does not count the forced answer.
     "reasonrag": {
         "search": {
             "rollouts": 64, "extra": 0, "children": 2, "siblings": 1, "exploration": 1.414, "wave": 1,
             "play": False, "revisit": True, "contrast": None, "hopeless": None,
         },
         "reward": {"name": "judge", "gold": True},
-        "episode": {"depth": 7, "top_k": 3},
+        "episode": {"depth": 8, "top_k": 3},
     },
 }  # fmt: skip
 """What each preset sets; keys that the user gives win."""

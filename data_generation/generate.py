@@ -49,14 +49,14 @@ from steprag.batch.worklist import (
     run_interruptible,
 )
 from steprag.config.load import add_options, config_from, parse_arguments
-from steprag.config.recipes import NEWEST, index_of
+from steprag.config.recipes import NEWEST, index_of, out_of
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE, ConfigError, RequestError
 from steprag.policy.budget import Spending, prices_of
 from steprag.records.inputs import read_questions
 from steprag.records.left_out import LeftOut, as_json
 from steprag.records.question_ids import ids_identity
-from steprag.runs.run import NUMBERED, Run, open_run
+from steprag.runs.run import Run, open_run
 from steprag.tree import Failure, Tree
 from steprag.types import Question
 
@@ -73,11 +73,11 @@ def main(argv: list[str]) -> int:
     add_ray_option(parser)
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
-    config, index = config_from(GenerateConfig, given), index_of(given)
     file = chosen_file(given, learning=True)
+    config, index = config_from(GenerateConfig, given), index_of(given, questions=file)
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None
     share, slots = shard_of(given.shard), slots_of(given.ray)
-    out = Path(given.out or f"runs/generate-{given.dataset_name or file_name(file)}{NUMBERED}")
+    out = out_of(given, "generate", given.dataset_name or file_name(file))
     run = generate(config, file, index, out, earlier, given.dataset_name, share, slots)
     failed = run_interruptible(run)
     return PART_DONE if failed else 0

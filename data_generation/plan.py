@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     given = parse_arguments(parser, argv)
     config = config_from(GenerateConfig, given)
     questions = read_questions(chosen_file(given, learning=True))[: config.limit]
-    return print_forecast(planned(config, questions), given)
+    return print_forecast(planned(config, questions), given, ["generate", *argv])
 
 
 def planned(config: GenerateConfig, questions: list[Question]) -> Forecast:

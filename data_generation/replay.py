@@ -27,6 +27,7 @@ from steprag.batch.results import index_of
 from steprag.batch.tree_results import tree_counts
 from steprag.batch.worklist import FAILED
 from steprag.config.load import add_options, leaves, load_config, options_from, parse_arguments
+from steprag.config.recipes import out_of
 from steprag.errors import ConfigError, DataError, NotJournalled, quoted
 from steprag.policy.protocols import Policy, Scorer
 from steprag.records.jsonl import dump_line, existing, written_whole
@@ -38,7 +39,7 @@ from steprag.types import Completion, Message, Passage, Question, Sample, Usage
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag trees replay", description="Trees from a run's journal alone")
     parser.add_argument("--trees", required=True, metavar="RUN", help="run folder of steprag generate")
-    parser.add_argument("--out", required=True, metavar="RUN", help="new run folder")
+    parser.add_argument("--out", metavar="RUN", help="new run folder [runs/replay-RUN]")
     parser.add_argument("--after", nargs="+", default=[], metavar="RUN", help="what the run was given as --after")
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
@@ -52,7 +53,7 @@ def main(argv: list[str]) -> int:
     for section in {name.split(".")[0] for name, _ in leaves(GenerateConfig) if "." in name}:
         if not isinstance(manifest["config"].get(section, {}), dict):
             raise DataError(folder / "manifest.json", f"config.{section}: expected an object", remedy="restore it")
-    asyncio.run(replay(_config(given, manifest["config"]), folder, manifest, Path(given.out), earlier))
+    asyncio.run(replay(_config(given, manifest["config"]), folder, manifest, out_of(given, "replay", folder), earlier))
     return 0
 
 

@@ -12,8 +12,8 @@ from typing import Any
 from steprag.batch.merge import Merging
 from steprag.batch.results import Place, places_of, read_at
 from steprag.batch.tree_results import TREES
-from steprag.console.progress import say
-from steprag.errors import ConfigError
+from steprag.console.progress import say, say_next
+from steprag.errors import ConfigError, counted
 from steprag.records.jsonl import existing, file_hash
 from steprag.runs.run import Run
 from steprag.scores.metrics import normalise
@@ -21,6 +21,14 @@ from steprag.tree import Tree
 from steprag.types import Question, Usage
 
 COUNTED = ("nodes", "known", "refused_steps", "solved", "mixed")
+
+ENDS = {
+    "closed": "with nothing left to explore", "limit": "at their limit of calls or tokens",
+    "failed": "by a failed call", "enough": "with enough right and wrong answers",
+    "hopeless": "without a right answer in sight", "rollouts": "after all their rollouts",
+    "journal": "at the end of the journal",
+}  # fmt: skip
+"""What a person reads of how trees ended (`data_generation.stopping.verdict`)."""
 
 
 def summarise(run: Run, trees: Iterable[dict[str, Any]]) -> None:
@@ -36,13 +44,14 @@ def summarise(run: Run, trees: Iterable[dict[str, Any]]) -> None:
     if not counts["trees"]:
         return
     known = f" ({counts['known']} known from earlier runs)" if counts["known"] else ""
-    say(
-        f"generate: {counts['trees']} trees ({counts['solved']} solved, {counts['mixed']} with answers of both kinds), "
-        f"{counts['nodes']} nodes{known}"
-    )
-    listed = ", ".join(f"{name} {count}" for name, count in ended.most_common())
+    told, nodes = counted(counts["trees"], "tree"), counted(counts["nodes"], "node")
+    both = f"{counts['solved']} solved, {counts['mixed']} with answers of both kinds"
+    say(f"generate: {told} ({both}), {nodes}{known}")
+    listed = ", ".join(f"{count} {ENDS.get(name, name)}" for name, count in ended.most_common())
     idle = counts["refused_steps"] == counts["nodes"] - counts["trees"]  # all but the roots
-    say(f"generate: ended by {listed}" + ("" if idle else f"; next: steprag pairs --trees {run.path}"))
+    say(f"generate: searches ended: {listed}")
+    if not idle:
+        say_next("pairs", run.path)
 
 
 MERGING = Merging("trees.jsonl", TREES, lambda run, trees: summarise(run, trees.counts()))

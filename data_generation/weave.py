@@ -21,8 +21,9 @@ from steprag.agent.profiles import grammar_of_tree
 from steprag.agent.stack import popped
 from steprag.batch.tree_results import trees_file
 from steprag.config.load import parse_arguments
-from steprag.console.progress import say
-from steprag.errors import ConfigError
+from steprag.config.recipes import RUNS, stem_of
+from steprag.console.progress import say, say_next
+from steprag.errors import ConfigError, counted
 from steprag.records.jsonl import read_records, write_records
 from steprag.runs.run import run_of
 from steprag.scores.gold import gold_of
@@ -40,16 +41,19 @@ def main(argv: list[str]) -> int:
         prog="steprag trees weave", description="Detours of finished trees as worked episodes of the stack agent"
     )
     parser.add_argument("--trees", required=True, metavar="RUN", help="run folder of steprag generate, or its trees")
-    parser.add_argument("--out", required=True, metavar="FILE", help="worked episodes, JSON Lines")
+    parser.add_argument("--out", metavar="FILE", help="worked episodes, JSON Lines [runs/woven-RUN.jsonl]")
     parser.add_argument("--straight", action="store_true", help="also right episodes without a detour, one a tree")
     given = parse_arguments(parser, argv)
     file = trees_file(given.trees)
     episodes = list(weave_all(file, run_of(file), straight=given.straight))
     if not episodes:
         raise ConfigError(f"{file} has no right episode beside a search that failed; search more questions")
-    write_records(Path(given.out), episodes)
+    out = Path(given.out or f"{RUNS}/woven-{stem_of(given.trees)}.jsonl")
+    write_records(out, episodes)
     detours = sum(any(not step.learn for step in episode.steps) for episode in episodes)
-    say(f"weave: {len(episodes)} episodes, {detours} with a detour; next: steprag trees worked --prompt.profile stack")
+    say(f"weave: {counted(len(episodes), 'episode')}, {detours} with a detour, in {out}")
+    longest = max(len(episode.steps) for episode in episodes)
+    say_next("trees", "worked", out, "--prompt.profile", "stack", "--episode.depth", longest + 1)
     return 0
 
 

@@ -22,8 +22,9 @@ from steprag.agent.environment import Environment
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
+from steprag.config.recipes import NEWEST, PASSAGES, index_of, out_of
 from steprag.config.sections import EpisodeConfig, Positive, PromptConfig
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.errors import DataError, StepFormatError
 from steprag.records.inputs import read_passages
 from steprag.records.jsonl import existing, file_hash, read_records, write_records
@@ -71,17 +72,17 @@ class WorkedEpisode:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag trees worked", description="Worked episodes to supervised steps.")
     parser.add_argument("--episodes", required=True, metavar="FILE", help="worked episodes, JSON Lines")
-    parser.add_argument("--corpus", required=True, metavar="FILE", help="the corpus that their gold passages are in")
-    parser.add_argument("--index", required=True, metavar="DIR", help="index of that corpus")
-    parser.add_argument("--out", required=True, metavar="DIR", help="run folder; gets sft.train.jsonl")
+    parser.add_argument("--corpus", metavar="FILE", help="the corpus that their gold passages are in [the index's own]")
+    parser.add_argument("--index", metavar="DIR", help=f"index of that corpus [{NEWEST}]")
+    parser.add_argument("--out", metavar="DIR", help="run folder; gets sft.train.jsonl [runs/worked-FILE]")
     add_overwrite_option(parser)
     add_options(parser, WorkedConfig)
     given = parse_arguments(parser, argv)
     config = config_from(WorkedConfig, given)
     episodes = existing(given.episodes, "file of worked episodes")
-    corpus = existing(given.corpus, "corpus")
-    rows = asyncio.run(work(config, episodes, corpus, given.index, Path(given.out), given.overwrite))
-    say(f"worked: {rows} supervised steps in {given.out}")
+    index = index_of(given)
+    corpus = existing(given.corpus or Path(index) / PASSAGES, "corpus")
+    asyncio.run(work(config, episodes, corpus, index, out_of(given, "worked", episodes), given.overwrite))
     return 0
 
 
@@ -105,6 +106,8 @@ async def work(
             rows = await replay_all(episodes, corpus, environment, config.seed, config.limit)
             write_records(run.path / "sft.train.jsonl", rows)
             run.set(counts={"steps": len(rows)}, prompt=environment.profile.identity)
+        say(f"worked: {len(rows)} supervised steps in {run.path}")
+        say_next("train", run.path, "--stage", "sft")
     return len(rows)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from indexes.addons.bm25 import Bm25Searcher, has_bm25
@@ -109,18 +109,24 @@ def open_folder(path: str | Path, config: RetrieverConfig, machine: Machine | No
     manifest = read_index_manifest(folder)
     check_files(folder, manifest.files, MEND)
     store = PassageStore(folder)
+    place = cache(partial(encoder_here, manifest.encoder, manifest.config))
+    encoder = cache(partial(_encoder_of, folder, manifest, place, machine))
     try:
-        searcher = _searcher(folder, manifest, store, config, machine)
+        searcher = _searcher(folder, manifest, store, config, machine, place, encoder)
     except StepragError:
         store.close()
         raise
     originals = Originals(folder, manifest.corpus.path)
-    return FolderRetriever(searcher, store, batch=machine.batch, preload=config.preload, originals=originals)
+    return FolderRetriever(
+        searcher, store, batch=machine.batch, preload=config.preload, originals=originals,
+        encoder=encoder if manifest.encoder.dense else None,
+    )  # fmt: skip
 
 
 def _searcher(
-    folder: Path, manifest: IndexManifest, store: PassageStore, config: RetrieverConfig, machine: Machine
-) -> RowSearcher:
+    folder: Path, manifest: IndexManifest, store: PassageStore, config: RetrieverConfig, machine: Machine,
+    place: Callable[[], Path], encoder: Callable[[], Encoder],
+) -> RowSearcher:  # fmt: skip
     """What the configuration asks for: the mode's ranking, read again by a cross-encoder where one is named."""
     mode = mode_of(folder, manifest, config)
     parts: list[RowSearcher] = []
@@ -129,8 +135,8 @@ def _searcher(
         index = open_index(folder, manifest.index, manifest.corpus.rows, made.dimension)
         _check_agreement(folder, manifest, index, store)
         name = manifest.fingerprint if is_exact(manifest.index.type) else named(manifest.fingerprint, ALONE)
-        load = partial(_encoder_of, folder, manifest, encoder_here(made, manifest.config), machine)
-        parts.append(DenseSearcher(name, index, load))
+        place()  # an encoder that is not here, or another one, is told of at once
+        parts.append(DenseSearcher(name, index, encoder))
     if mode in ("sparse", "hybrid"):
         has_bm25(folder)
         parts.append(Bm25Searcher(folder, manifest))
@@ -165,8 +171,8 @@ def _load_encoder(folder: Path, spec: EncoderSpec, machine: Machine) -> Encoder:
     return Encoder(folder, spec, device=machine.device, threads=machine.threads, backend=machine.backend)
 
 
-def _encoder_of(folder: Path, manifest: IndexManifest, at: Path, machine: Machine) -> Encoder:
-    encoder = _load_encoder(at, manifest.encoder, machine)
+def _encoder_of(folder: Path, manifest: IndexManifest, at: Callable[[], Path], machine: Machine) -> Encoder:
+    encoder = _load_encoder(at(), manifest.encoder, machine)
     check_known(folder, manifest, encoder)
     return encoder
 

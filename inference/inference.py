@@ -48,14 +48,14 @@ from steprag.batch.worklist import (
     run_interruptible,
 )
 from steprag.config.load import add_options, parse_arguments
-from steprag.config.recipes import NEWEST, index_of
+from steprag.config.recipes import NEWEST, index_of, out_of
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE
 from steprag.policy.budget import Spending, prices_of
 from steprag.records.inputs import read_questions
 from steprag.records.left_out import LeftOut, as_json
 from steprag.records.question_ids import ids_identity
-from steprag.runs.run import NUMBERED, Run, open_run
+from steprag.runs.run import Run, open_run
 from steprag.tree import Failure
 from steprag.types import Prediction, Question
 
@@ -75,10 +75,11 @@ def main(argv: list[str]) -> int:
     add_ray_option(parser)
     add_options(parser, InferConfig)
     given = parse_arguments(parser, argv)
-    config, index = config_of(InferConfig, given), index_of(given)
     file = chosen_file(given)
+    index = index_of(given, questions=file)
+    config = config_of(InferConfig, given, index=index)
     share, slots = shard_of(given.shard), slots_of(given.ray)
-    out = Path(given.out or f"runs/infer-{given.dataset_name or file_name(file)}{NUMBERED}")
+    out = out_of(given, "infer", given.dataset_name or file_name(file))
     run = infer(config, file, index, out, given.dataset_name, share, slots)
     scores, failed = run_interruptible(run)
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
     likely = {"policy": config.best_of * min(depth, LIKELY_STEPS)}
     plan = Forecast(config, questions, None, max_calls, likely, config.candidates,
                     "docs/figures/results.md", (FILE, PREDICTIONS), "predictions", alike)  # fmt: skip
-    return print_forecast(plan, given)
+    return print_forecast(plan, given, ["infer", *argv])
 
 
 if __name__ == "__main__":

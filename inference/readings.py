@@ -21,6 +21,7 @@ from steprag.agent.grammar import Grammar
 from steprag.batch.results import ResultKind, Results
 from steprag.batch.worklist import ask_all, model_asked, run_interruptible
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
+from steprag.config.recipes import out_of
 from steprag.config.sections import Positive, PromptConfig
 from steprag.errors import PART_DONE, ConfigError, StepFormatError
 from steprag.policy.budget import BudgetConfig
@@ -61,13 +62,13 @@ CHOICES = ResultKind(ReadingChoice, lambda choice: choice.id)
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag score readings", description="Does a policy keep what helps?")
     parser.add_argument("--worked", required=True, metavar="RUN", help="run folder of steprag trees worked")
-    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: choices.jsonl, metrics.json")
+    parser.add_argument("--out", metavar="RUN", help="run folder: choices.jsonl, metrics.json [runs/readings-NAME]")
     parser.add_argument("--json", action="store_true", help="scores as JSON on standard output")
     add_options(parser, ReadingsConfig)
     given = parse_arguments(parser, argv)
     worked = existing(given.worked, "run folder")
     config = config_from(ReadingsConfig, given)
-    scores, failed = run_interruptible(readings(config, worked, Path(given.out)))
+    scores, failed = run_interruptible(readings(config, worked, out_of(given, "readings", worked)))
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
     return PART_DONE if failed else 0
 
@@ -96,12 +97,12 @@ async def readings(config: ReadingsConfig, worked: Path, out: Path) -> tuple[dic
         return await chosen(question.id, rows[question.id], grammar, policy)
 
     with open_run(out, "readings", identity=identity, config=config.model_dump()) as run:
-        choices = Results(out / "choices.jsonl", CHOICES)
+        choices = Results(run.path / "choices.jsonl", CHOICES)
         failed = await ask_all(run, questions, choices, one, role="policy", model=config.policy, replies=grammar,
                                 budget=config.budget)  # fmt: skip
         made = list(read_records(choices.path, ReadingChoice))
         scores = {**scored(made, grammar), "failed": failed, "identity": identity}
-        write_json(out / "metrics.json", scores)
+        write_json(run.path / "metrics.json", scores)
         run.set(counts={"readings": scores["readings"]}, usage=scores["usage"])
     return scores, failed
 

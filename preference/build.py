@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,7 @@ from preference.chained import LEVELS, levels
 from preference.config import NO_REWARD, PairsStageConfig
 from preference.facts import Facts, facts_about, solved, without_luck
 from preference.labels.estimates import outcomes
-from preference.pairs import build_pairs
+from preference.pairs import build_pairs, prompts
 from preference.pairs_folder import SPLITS, PairsFolder, add_push_option, made_folder, push_if_asked
 from preference.report.card import generation_facts
 from preference.report.reward_diagnostics import Calibration, RewardDiagnostics
@@ -26,8 +27,8 @@ from steprag.agent.profiles import check_follows, grammar_of
 from steprag.agent.retriever import PLACES
 from steprag.batch.tree_results import said_by, trees_file
 from steprag.config.load import PREFIX, add_options, config_from, parse_arguments
-from steprag.console.progress import say
-from steprag.errors import PART_DONE, ConfigError
+from steprag.console.progress import say, say_next
+from steprag.errors import PART_DONE, ConfigError, counted
 from steprag.records.jsonl import file_hash, from_dict, line_hash, parse_line, read_lines
 from steprag.runs.run import add_overwrite_option, open_run, run_of
 from steprag.tree import Tree
@@ -35,8 +36,8 @@ from steprag.types import Usage
 
 LABELS = {
     "gold": "marked passages (gold)",
-    "cover": "chained match (cover), as nothing is marked",
-    "answers": "answers alone, as nothing is marked and the answer can be guessed",
+    "cover": "chained match (cover), since no passage is marked,",
+    "answers": "right and wrong answers, since no passage is marked and the answer can be guessed,",
 }
 """What label `evidence` says of a tree, by the label that it settles on."""
 
@@ -86,6 +87,7 @@ def build(
     """
     sources = [run_of(file) for file in trees]
     prompt, grammar = one_prompt(trees, sources)
+    _check_bound(config.label.unpaid_from, sources)
     with (
         answer_searches(index, config) as searches,
         open_run(
@@ -98,11 +100,12 @@ def build(
         made_folder("pairs", run, config, config.products, grammar, prompt) as folder,
     ):  # fmt: skip
         diagnostics, calibration, usage, refusals = RewardDiagnostics(), Calibration(), Usage(), Refusals()
+        idle = Counter[str]()
         for facts, tree_hash in searches.chain_all(_facts(trees, grammar)):
             usage += facts.tree.usage
             calibration.add(facts)
             refusals.add(said_by(facts.tree), sum(node.reasoning or 0 for node in facts.tree.nodes))
-            _add(folder, facts, tree_hash, config, diagnostics)
+            idle[_add(folder, facts, tree_hash, config, diagnostics)] += 1
         if not folder.counts["trees"]:
             raise ConfigError(f"{', '.join(map(str, trees))} holds no trees; run steprag generate first")
         folder.facts |= {
@@ -118,8 +121,27 @@ def build(
     if warning := refusals_told(refusals.counts, refusals.first, refusals.reasoning):
         say(f"pairs: {warning}")
     elif "pairs" in config.products and not folder.counts["pairs.train"]:
-        say("pairs: no pair to train on; the rules and filters above say why: search more, hotter, or ask for less")
+        say(f"pairs: no pair to train on: {_why_none(config.label.name, idle)}")
+    train = {"pairs": ("train", out), "sft": ("train", out, "--stage", "sft")}
+    say_next(*next((words for kind, words in train.items() if folder.counts[f"{kind}.train"]), ("view", out)))
     return any(folder.counts[f"{product}.{split}"] for product in config.products for split in SPLITS)
+
+
+def _check_bound(unpaid_from: int | None, sources: list[dict[str, Any]]) -> None:
+    """Says where the searches forced answers at another depth: two steps before their bound a search, whose evidence
+    is a step too, no longer fits.
+    """
+    for source in sources:
+        depth = generation_facts(source).get("episode", {}).get("depth")
+        if unpaid_from and isinstance(depth, int) and (depth - 1) // 2 != unpaid_from // 2:
+            say(f"pairs: the search's bound was {depth} steps; give --label.unpaid_from {depth - 1}, not {unpaid_from}")
+
+
+def _why_none(label: str, idle: Counter[str]) -> str:
+    """Why no pair came of so many trees, by what kept them from any (`_add`)."""
+    said = [f"label {label} {why} in {count} of {sum(idle.values())} trees" for why, count in idle.items() if why]
+    said += ["the rules above say what was dropped: search more questions, sample warmer, or lower --pairs.margin"]
+    return "; ".join(said if idle[""] else said[:-1])
 
 
 def label_facts(config: PairsStageConfig, counts: Mapping[str, int], failed: int) -> dict[str, Any]:
@@ -127,7 +149,9 @@ def label_facts(config: PairsStageConfig, counts: Mapping[str, int], failed: int
     of = {name.removeprefix("label."): count for name, count in counts.items() if name.startswith("label.")}
     steps = {name: counts[f"level.{name}"] for name in LEVELS if f"level.{name}" in counts}
     if config.label.name == "evidence":
-        why = "; ".join(f"in {of[name]} of {counts['trees']} trees {LABELS[name]}" for name in LABELS if name in of)
+        why = "; ".join(
+            f"{LABELS[name]} in {of[name]} of {counted(counts['trees'], 'tree')}" for name in LABELS if name in of
+        )
     else:
         why = f"{config.label.name}{', chained' if config.label.chained else ''}, as label.name says"
     return {"why": why, "trees": of, "unsolved": counts["unsolved"], "levels": steps, "failed_searches": failed}
@@ -173,8 +197,8 @@ def _facts(trees: list[Path], grammar: Grammar) -> Iterator[tuple[Facts, str]]:
 
 def _add(
     folder: PairsFolder, facts: Facts, tree_hash: str, config: PairsStageConfig, diagnostics: RewardDiagnostics
-) -> None:
-    """Every product that is asked for."""
+) -> str:
+    """Adds every product that is asked for. Returns why the label gives no pair of this tree, "" where it may."""
     facts = without_luck(facts) if config.label.grounded else facts
     tree, estimates, worth = facts.tree, rewards(facts, config.label), outcomes(facts.tree, config.label)
     diagnostics.add(facts, worth)
@@ -184,7 +208,7 @@ def _add(
     if facts.met is not None:
         folder.counts.update({f"level.{name}": count for name, count in levels(facts.met).items()})
     if facts.guessable and config.guessable == "drop":
-        return
+        return ""
     made: dict[str, Any] = {
         "pairs": lambda: build_pairs(tree, tree_hash, estimates, config.pairs, folder.rules),
         "sft": lambda: build_trajectories(
@@ -195,6 +219,10 @@ def _add(
     }  # fmt: skip
     for product in config.products:
         folder.add(tree.question, made[product](), 0 if right else folder.counts["unsolved"])
+    worths = [{reward.value for reward, _ in rated} for _, rated in prompts(tree, estimates)]
+    if not worths:
+        return "gave only None"
+    return "" if any(len(each) > 1 for each in worths) else "gave siblings equal worth"
 
 
 def _label_name(facts: Facts, config: PairsStageConfig) -> str:

@@ -16,7 +16,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     # The published builder (arXiv 2505.14069 and its code): any two rewarded siblings with a gap of 0.01, nothing else.
     "reasonrag": {
-        "label": {"name": "reasonrag", "metric": "f1_with_articles", "alpha": 0.9},
+        # searches of 7 or 8 steps force the answer of the 7th, which the published builder does not pay
+        "label": {"name": "reasonrag", "metric": "f1_with_articles", "alpha": 0.9, "unpaid_from": 7},
         "pairs": {
             "margin": 0.01, "errors": 0.0, "cross_action": True, "different": "exact",
             "unbroken": True, "per_node": None,
@@ -53,6 +54,10 @@ class LabelConfig(Section):
     )
     metric: Literal["f1", "em", "f1_with_articles"] = Field(default="f1", description="what an answer is worth")
     alpha: float = Field(default=0.9, gt=0, le=1, description="discount a step")
+    unpaid_from: Positive | None = Field(
+        default=None,
+        description="depth from which answers have no score, as the search's bound forced them; none: all have one",
+    )
     grounded: bool = Field(
         default=False,
         description="a right answer counts only where the episode found and kept the facts it needs; a lucky one has "
@@ -199,7 +204,7 @@ class CardConfig(Section):
     """What the data card says and nobody can compute."""
 
     name: str = Field(default="Step-level preferences for agentic RAG", description="title of the data card")
-    license: str = Field(default="other", description="licence of the data, as the hub spells it")
+    license: str = Field(default="unknown", description="licence of the data, as the hub spells it")
     sources: dict[str, str] = Field(default={}, description="licences of the sources: {name: licence}")
     plots: bool = Field(default=True, description="draw the plots")
 
@@ -225,6 +230,8 @@ class FolderConfig(StageConfig):
             existing(file, "evaluation file")
         decides = self.model_dump(exclude={"card": True, "leakage": True, "retriever": True, "filters": {"marked"}})
         decides["assignment"] = "by words"
+        if decides.get("label", {}).get("unpaid_from", 1) is None:  # as in folders older than the key
+            del decides["label"]["unpaid_from"]
         if (label := getattr(self, "label", None)) and label.own:
             codes = [code_hash(name, "label.name") for name in label.own]
             decides["label"]["code"] = codes[0] if label.name != "mixed" else codes

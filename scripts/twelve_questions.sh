@@ -35,7 +35,7 @@ endpoint() {
         --columns question=Frage,answer=Antwort --index runs/files --out runs/trees --search.rollouts 2
     code=$?; stop $served; [ $code = 0 ] || [ $code = 3 ]
 }
-cost() { steprag plan --dataset_name atlas --config gpt-4o --limit 20 | grep "budget.usd"; }
+cost() { steprag plan --dataset_name atlas --config gpt-4o --limit 20 | grep -e "--usd"; }
 seven() {
     steprag pairs --trees "$root/steprag/atlas/trees.jsonl.gz" --out runs/pairs &&
         steprag plan train --config qwen2.5-7b-dpo-lora --pairs runs/pairs --device a100 | grep "memory .* of 80"

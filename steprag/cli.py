@@ -7,6 +7,7 @@ Nothing heavy is imported before the command is known, so `steprag --help` stays
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from typing import Any
 from steprag.config.env_file import without_env
 from steprag.console.terminal import extras_named, guarded
 from steprag.errors import ConfigError, nearest, quoted
+
+HELP = ("-h", "--help", "--help-all")
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class _Untouched(ModuleType):
 
 def main(table: CommandTable, argv: list[str] | None = None) -> int:
     """Runs `argv` (default: the process's arguments) and returns the exit code."""
-    if argv is None and {"-h", "--help", "--help-all"} & {*sys.argv}:
+    if argv is None and {*HELP, "help"} & {*sys.argv}:
         sys.modules.update({name: _Untouched(name) for name in table.untouched if name not in sys.modules})
     return guarded(lambda words: run(table, words), sys.argv[1:] if argv is None else argv)
 
@@ -62,16 +65,18 @@ def main(table: CommandTable, argv: list[str] | None = None) -> int:
 def run(table: CommandTable, argv: list[str]) -> int:
     """Runs one command in this process; errors propagate."""
     argv = [_shipped(word) for word in without_env(argv)]
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        sys.stdout.write(_help(table))
-        return 0
-    if argv[0] == "--version":
+    if {"-V", "--version"} & {*argv}:
         from steprag.runs.run import code_version
 
         sys.stdout.write(code_version() + "\n")
         return 0
+    if argv[:1] == ["help"]:
+        argv = [*argv[1:], "--help"]
+    if not argv or argv[0] in HELP:
+        sys.stdout.write(_help_of(table) if argv[:1] == ["--help-all"] else _help(table))
+        return 0
     noun, rest = argv[0], {*argv[1:]}
-    if noun in table.nouns and (not rest or (rest <= {"-h", "--help"} and noun not in table.first)):
+    if noun in table.nouns and (not rest or (rest <= {*HELP} and noun not in table.first)):
         sys.stdout.write(_help_of(table, noun))
         return 0
     if old := next((old for old in table.moved if argv[: len(old.split())] == old.split()), None):
@@ -85,10 +90,19 @@ def run(table: CommandTable, argv: list[str]) -> int:
         if argv[: len(words)] == words:
             with extras_named(command.words):
                 return importlib.import_module(command.module).main(argv[len(words) :])
+    raise _unknown(table, argv)
+
+
+def _unknown(table: CommandTable, argv: list[str]) -> ConfigError:
+    """The error for words that are no command: the command that is meant, or where commands are listed."""
+    if " " in argv[0]:
+        return ConfigError(f"a question needs a command: steprag ask {shlex.quote(argv[0])}")
     wanted = " ".join(word for word in argv[:2] if not word.startswith("-"))
     group = [command.words for command in _of(table, argv[0])]
-    told = nearest(wanted, group or [*(command.words for command in table.commands), *table.nouns])
-    raise ConfigError(f"unknown command {quoted(wanted)}{told}")
+    known = group or [*(command.words for command in table.commands), *table.nouns]
+    same = [words for words in known if words.split()[-1] == argv[0]]
+    told = nearest((same or [wanted])[0], known, "" if group else "; steprag --help-all lists the commands")
+    return ConfigError(f"unknown command {quoted(wanted or argv[0])}{told}")
 
 
 def _shipped(word: str) -> str:
@@ -108,10 +122,10 @@ def _lines(commands: Sequence[Command]) -> str:
     return "".join(f"  {command.words:<{width}}  {command.help}\n" for command in commands)
 
 
-def _help_of(table: CommandTable, noun: str) -> str:
-    return (
-        f"usage: steprag {noun} …\n\n{_lines(_of(table, noun))}\nsteprag COMMAND --help explains a command's options.\n"
-    )
+def _help_of(table: CommandTable, noun: str = "COMMAND") -> str:
+    """Every command that stands under a word, or every command there is."""
+    shown = _lines(_of(table, noun) or sorted(table.commands, key=lambda one: one.words))
+    return f"usage: steprag {noun} …\n\n{shown}\nsteprag COMMAND --help explains a command's options.\n"
 
 
 def _help(table: CommandTable) -> str:
@@ -126,5 +140,6 @@ def _help(table: CommandTable) -> str:
         "Step-level process supervision for agentic RAG.\n\n"
         f"{_lines(first)}\nmore, by what it works on (steprag trees shows what the words after trees do):\n\n"
         f"{_lines([*nouns, *alone])}\nsteprag COMMAND --help explains a command's options.\n"
+        "steprag --help-all lists every command.\n"
         "steprag COMMAND --env FILE also sets variables: KEY=VALUE lines, for what the environment lacks.\n"
     )

@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from steprag.config.load import parse_arguments
+from steprag.console.progress import say_next
 from steprag.console.terminal import guarded
 from steprag.engines.cache import cache_dir
 from steprag.engines.launch import vllm_program
@@ -47,6 +48,7 @@ def main(argv: list[str]) -> int:
         sys.stdout.write(json.dumps([asdict(finding) for finding in findings], indent=2) + "\n")
     else:
         sys.stdout.write("".join(f"{f.state:<8} {f.what:<24} {f.detail}\n" for f in findings))
+    say_next("demo")
     return int(any(finding.state == "missing" for finding in findings))
 
 

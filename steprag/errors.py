@@ -41,10 +41,17 @@ _SHOWN = reprlib.Repr()
 _SHOWN.maxlevel, _SHOWN.maxlist, _SHOWN.maxdict, _SHOWN.maxstring, _SHOWN.maxother = 3, 4, 4, 160, 160
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
-    """The end of a message about an unknown name: the known one that is meant, or what is known."""
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(sorted(known)[:40])}"
+def nearest(name: str, known: Sequence[str], remedy: str = "") -> str:
+    """The end of a message about an unknown name: the known one that differs in a letter or two, or else the `remedy`,
+    without which it is what is known.
+    """
+    typed = name.lstrip("-").replace("-", "_")
+    plain = {one.rpartition(".")[2]: one for one in known if "." not in name and one[:1] != "-"}
+    plain |= {one.lstrip("-").replace("-", "_"): one for one in known}
+    close = difflib.get_close_matches(typed, plain, n=1, cutoff=0.75 if len(typed) > 3 else 0.5)
+    if close:
+        return f"; did you mean {plain[close[0]]!r}?"
+    return remedy or f"; known: {', '.join(sorted(known))}"
 
 
 def quoted(value: object) -> str:
@@ -64,6 +71,11 @@ def shortened(text: str, most: int) -> str:
         return text
     end = (most - 3) // 3
     return f"{text[: most - 3 - end]}...{text[len(text) - end :]}"
+
+
+def counted(count: float, unit: str) -> str:
+    """An amount with its unit, in the plural unless it is one: "1 tree", "1,200 trees"."""
+    return f"{count:,.10g} {unit}{'' if count == 1 else 'es' if unit.endswith('s') else 's'}"
 
 
 class StepragError(Exception):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from steprag.errors import ConfigError, quoted
+from steprag.errors import ConfigError, StepragError, quoted
 
 EXTRAS = {
     "service": ("fastapi", "uvicorn", "starlette", "prometheus_client", "httpx2"),
@@ -100,11 +103,42 @@ def function_at(place: str, key: str) -> Callable[..., Any]:
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"{key}: {place} cannot be imported: {error}") from None
     except (Exception, SystemExit) as error:  # whatever a stranger's module raises
-        told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise ConfigError(f"{key}: {place} cannot be imported: {told}") from error
+        raise ConfigError(f"{key}: {place} cannot be imported: {slip(error, place)}") from error
     if not callable(function):
         raise ConfigError(f"{key}: {place} is no function")
-    return function
+    return _named(function, place, key)
+
+
+@contextmanager
+def slips_named(place: str, key: str) -> Iterator[None]:
+    """What a user's function raises becomes a ConfigError of one line, which names the line of his code."""
+    try:
+        yield
+    except StepragError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a stranger's code raises
+        raise ConfigError(f"{key}: {place} failed: {slip(error, place)}") from error
+
+
+def _named(function: Any, place: str, key: str) -> Any:
+    """The function, whose slips are named; a class as it is."""
+
+    @functools.wraps(function)
+    async def awaited(*given: Any, **named: Any) -> Any:
+        with slips_named(place, key):
+            return await function(*given, **named)
+
+    if inspect.isclass(function):
+        return function
+    return awaited if inspect.iscoroutinefunction(function) else slips_named(place, key)(function)
+
+
+def slip(error: BaseException, place: str) -> str:
+    """An error of a user's code for a message: what was raised, and the last line on the way in his module's file."""
+    told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    stem = place.partition(":")[0].rpartition(".")[2]
+    own = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).stem == stem]
+    return f"{told} ({own[-1].filename}:{own[-1].lineno}: {own[-1].line})" if own else told
 
 
 def code_hash(place: str, key: str) -> str:

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from steprag.errors import quoted
+from steprag.errors import counted, quoted
 from steprag.types import COUNTABLE, Found, Message, Question, Usage, omitted
 
 TREE_FORMAT = 1
@@ -64,6 +64,10 @@ class Node:
     golden_found: bool | None = omitted()
     reasoning: int | None = omitted()
 
+    def __repr__(self) -> str:
+        worth = "" if self.value is None else f", value {self.value:.2f}"
+        return f"Node({self.id}, {self.action or self.failure or 'root'}, depth {self.depth}{worth})"
+
 
 @dataclass(frozen=True)
 class Tree:
@@ -94,6 +98,11 @@ class Tree:
                 raise ValueError(f"nodes[{place}]: {fault}")
         if self.known and not 0 <= min(self.known) <= max(self.known) < len(self.nodes):
             raise ValueError("known names a node that the tree lacks")
+
+    def __repr__(self) -> str:
+        right = sum(node.prediction_f1 == 1 for node in self.nodes)
+        return (f"Tree({quoted(self.question.question)}, {counted(len(self.nodes), 'node')}, "
+                f"{counted(right, 'right answer')})")  # fmt: skip
 
 
 @dataclass(frozen=True)

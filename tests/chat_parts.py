@@ -29,6 +29,7 @@ from apps.chat.turns.player import ChatAgent
 from apps.chat.turns.store import TurnStore
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
+from steprag.agent.reader import Reader
 from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.config.sections import EpisodeConfig, PolicyConfig
@@ -174,9 +175,10 @@ def in_a_thread(opened: Callable[[], AbstractAsyncContextManager[Any]], listenin
 @contextmanager
 def chat(
     policy: Any, folder: Path | None = None, *, at_once: int = 2, rewriter: Any = None, choose: bool = False,
-    retriever: Any = None, port: int = 0, profile: str = "transcript", doors: Any = None, **limits: Any,
+    retriever: Any = None, port: int = 0, profile: str = "transcript", doors: Any = None, reads: bool = False,
+    **limits: Any,
 ) -> Iterator[Served]:  # fmt: skip
-    """The service on `port`, or on a free one; its loop runs in a thread."""
+    """The service on `port`, or on a free one; its loop runs in a thread. `reads`: the reader answers from files."""
     retriever, desks = retriever or DictRetriever(), list[Desk]()
     environment = make_environment(load_profile(profile), retriever, EpisodeConfig())
     config = ChatServiceConfig(**limits)
@@ -189,8 +191,9 @@ def chat(
             store = TurnStore(folder)
             second = Rewriter(Model(rewriter, gate), choose) if rewriter else None
             files = ConversationFiles(folder, config) if config.files else None
+            reader = Model(Reader(environment.profile.grammar, retriever), gate) if reads else None
             agent = ChatAgent(modes_of(environment), Model(policy, gate), second, journal, store, config.history, 0,
-                              files=files)  # fmt: skip
+                              files=files, reader=reader)  # fmt: skip
             desks.append(desk := Desk(agent, config, at_once))
             access = Access(TOKEN, True, (*PAGE_FREE, *FREE), config.body_bytes, "steprag")
             service = ChatService(

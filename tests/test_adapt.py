@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +16,10 @@ from typing import Any
 
 import pytest
 
+from apps.adapt.draw import Draw
+from apps.adapt.facts import facts_in
 from apps.adapt.gates import Draft, Hop, MadeQuestion, make
 from apps.adapt.passages import PassageGraph, PassagePath, heading_of, subjects_of
-from apps.adapt.questions import Draw
 from apps.commands import main
 from apps.reproduce import stages
 from indexes.corpora.readers import open_source
@@ -32,6 +34,7 @@ from tests.adapt_parts import FaultyPolicy, documents
 from tests.fakes import DictRetriever, Endpoint, chat_reply, serve
 from tests.training_parts import make_qwen2
 
+ROOT = Path(__file__).parent.parent
 A = Passage("a.md#1", "a.md, Tirana", "Tirana is the capital of Albania.")
 BREAD = "Its people have long been known far away for four sorts of bread."
 B = Passage("a.md#2", "a.md, Albania", f"Prices in Albania are in the lek. {BREAD}")
@@ -97,6 +100,50 @@ def test_a_passage_is_about_its_heading_without_file_and_page(title: str, headin
     found = heading_of(Passage("law/guide, part 1.pdf#7", title, ""))
     assert found == heading
     assert some in subjects_of(found)
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("Mara Lindholm approves trips that cost more than 500 euros.", {"Who approves trips": "Mara Lindholm"}),
+    ("The Belmora office was opened in 1950 and has 340 employees.", {
+        "Which office was opened in 1950": "the Belmora office", "When was the Belmora office opened": "1950",
+        "How many employees does the Belmora office have": "340"}),
+    ("Vera Holt was a botanist. In 1902 she travelled to Greenland. Her herbarium is kept in Ribe.", {
+        "Who travelled to Greenland in 1902": "Vera Holt", "Where is Vera Holt's herbarium kept": "Ribe"}),
+    ("The bridge is 412 metres long. It was built by Lamont and Co.", {
+        "How many metres long is the bridge": "412", "Who was the bridge built by": "Lamont and Co"}),
+    ("Tickets cost 12 euros, but the fee stays at 35 pounds.", {"At what sum does the fee stay": "35 pounds"}),
+    ("Ted Marlow will repair the gate by Friday.", {"Who will repair the gate by Friday": "Ted Marlow"}),
+    ("The team closed 23 tickets.", {"How many tickets were closed by the team": "23"}),
+    ("The VPN is called Burrow.", {"What is the VPN called": "Burrow"}),
+    ("Put a request into Tidewater 14 days ahead.", {
+        'What is missing, according to "Leave": "Put a request into Tidewater ___ days ahead"': "14"}),
+    ("The mayor of Tolme is Ruth Kessler.", {"Who is the mayor of Tolme": "Ruth Kessler"}),
+    ("Two ships sail. We meet on Mondays. A claim that is old is refused.", {}),
+])  # fmt: skip
+def test_prose_tells_facts_in_questions_that_can_be_read(text: str, told: dict[str, str]) -> None:
+    found = {fact.question: fact.answer for fact in facts_in(Passage("leave.md#1", "leave.md, Leave", text))}
+    suffix = ', according to "Leave"'
+    assert told.items() <= {asked.rstrip("?").removesuffix(suffix): answer for asked, answer in found.items()}.items()
+    assert found if told else not [one for one in found if "missing" not in one]
+
+
+def test_plain_prose_gives_enough_questions(tmp_path: Path) -> None:
+    """Each is answered by its passage, and train is filled before dev."""
+    told = (ROOT / "benchmarks/adapt_prose/documents.txt").read_text(encoding="utf-8").split("=== ")[1:]
+    for name, _, text in (one.partition("\n") for one in told):
+        (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "docs" / name).write_text(text, encoding="utf-8")
+    built = ["index", "build", "--corpus", str(tmp_path / "docs"), "--out", str(tmp_path / "i"), "--hybrid"]
+    assert main([*built, "--encoder", "none"]) == 0
+    argv = ["adapt", "questions", "--index", str(tmp_path / "i"), "--out"]
+    assert main([*argv, str(tmp_path / "q"), "--questions", "24", "--test", "12"]) == 0
+    assert read_json(tmp_path / "q/gates.json")["passed"] == {"train": 24, "dev": 2, "test": 12}
+    with PassageStore(tmp_path / "i") as store:
+        texts = {one.id: one.text for one in map(store.read, range(len(store)))}
+    for asked in read_records(tmp_path / "q/questions.jsonl", Question):
+        assert all(asked.golden_answers[0].lower() in texts[key].lower() for key in asked.metadata["supporting_ids"])
+    assert main([*argv, str(tmp_path / "more"), "--questions", "300", "--test", "12"]) == 0
+    assert read_json(tmp_path / "more/gates.json")["passed"].keys() == {"train", "test"}
 
 
 @pytest.fixture(scope="module")
@@ -228,7 +275,7 @@ READABLE = "the passages gave no question, or the reply could not be read"
     (2, READABLE, lambda choice: choice | {"message": {"content": "I would rather tell {you} a story."}}),
     (2, READABLE, lambda choice: choice | {"message": {"content": '{"question_1": "Which'}, "finish_reason": "length"}),
     (2, READABLE, lambda choice: choice | {"message": {"content": None, "refusal": "I can't help with that."}}),
-    (2, "the request failed", lambda choice: choice | {"finish_reason": "content_filter"}),
+    (2, "the request failed: ", lambda choice: choice | {"finish_reason": "content_filter"}),
     (2, "the request failed", None),
 ])  # fmt: skip
 def test_a_provider_that_talks_refuses_or_fails_is_counted_and_gone_on_from(
@@ -272,7 +319,9 @@ def test_documents_that_give_orders_are_data(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("said", "options"), [
     ("1 documents cannot be split into train, test, whole documents apart", ("--dev", "0")),
-    ("no question for train and test passed, of", ("--dev", "0", "--writer", "templates")),
+    ("too few questions: 0 to train on, 0 to test on (--least 8). Of 8 ways through 2 documents, 8: the passages gave "
+     "no question, or the reply could not be read. Give more files, or a model to write them (--base_url, --model)",
+     ("--dev", "0", "--writer", "templates")),
     ("hops: input should be less than or equal to 4, not '9'", ("--hops", "9")),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_said_with_a_remedy(
@@ -281,7 +330,7 @@ def test_what_cannot_be_done_is_said_with_a_remedy(
     folder = tmp_path / "docs"
     folder.mkdir()
     for number in range(1 + ("templates" in options)):
-        (folder / f"{number}.txt").write_text(f"Nothing here is a fact of {number}, and no one says otherwise.")
+        (folder / f"{number}.txt").write_text(f"Nothing here is a fact of {'AB'[number]}, and no one says otherwise.")
     assert main(["index", "build", "--corpus", str(folder), "--out", str(tmp_path / "i"), "--encoder", "none"]) == 0
     assert main(["adapt", "questions", "--index", str(tmp_path / "i"), "--out", str(tmp_path / "q"), *options]) == 2
     assert said in capsys.readouterr().err
@@ -315,12 +364,13 @@ def test_a_folder_becomes_an_agent_with_a_report(
     with serve(reply) as endpoint:
         by = ["--policy.base_url", endpoint.url, "--policy.model", "double", "--policy.engine", "openai"]
         argv = ["adapt", str(docs), "--out", str(out), *by, "--encoder", "none", "--trees", str(recipe), "--hops", "2",
-                "--questions", "6", "--dev", "0", "--test", "3", "--episode.depth", "4",
+                "--questions", "6", "--dev", "0", "--test", "3", "--episode.depth", "4", "--least", "1",
                 "--student.sft", str(tmp_path / "sft.yaml"), "--student.dpo", str(tmp_path / "dpo.yaml")]  # fmt: skip
-        assert main([*argv, "--plan"]) == 0
+        assert main([*argv, "--plan", "--usd", "0.05"]) == 0
         assert not out.exists()
         plan = capsys.readouterr().out
         assert "adapt: at most: " in plan
+        assert re.search(r"adapt: \$0.05 is likely to buy \d of the 6 questions to train on", plan)
         assert "adapt: likely for each question: " in plan
         assert main([*argv, "--budget.calls", "20"]) == 4
         assert len(policy.asked) <= 20

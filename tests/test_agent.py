@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from apps.commands import main
+from steprag.agent.degenerate import degenerate
 from steprag.agent.environment import Environment
 from steprag.agent.grammar import FAILURES, START, Grammar
 from steprag.agent.grammars import TRANSCRIPT
@@ -176,6 +177,12 @@ def test_a_step_keeps_its_text_and_gives_its_content() -> None:
     ("So the answer is <answer>  </answer>", "stop", "empty_content"),
     (evidence("Lima is in Peru."), "stop", "wrong_action"),
     (answer("Lima <|im_end|>"), "stop", "control_token"),
+    (f"[China]firstsum … LEGATOLEGATOsystemLEGATOuser {answer('China')}", "stop", "degenerate"),
+    (f"firehosefirehosefirehosefirehose {answer('China')}", "stop", "degenerate"),
+    (f"user … system … user … system {answer('China')}", "stop", "degenerate"),
+    (query("the symbol of " * 6), "stop", "degenerate"),
+    (answer("the " * 10), "stop", "degenerate"),
+    (answer("a" * 40), "stop", "degenerate"),
 ])  # fmt: skip
 def test_refused_completions_carry_their_reason(text: str, finish: str, reason: str) -> None:
     with pytest.raises(StepFormatError) as caught:
@@ -256,6 +263,15 @@ def test_neutralised_text_holds_no_tag_and_no_control_token(text: str) -> None:
     assert not CONTROL_TOKEN.search(safe)
     assert not re.search(r"</?(query|evidence|answer)>", safe)
     assert neutralise(safe) == safe
+
+
+@pytest.mark.parametrize("text", [
+    "| yes | no | yes | no | yes | no | yes | no |", "0, 0, 0, 0, 0, 0, 0, 0, 0, 0", "1,000,000,000,000", "-----" * 20,
+    "GATTACAGATTACAGATTACA", "ha ha ha ha", "Bora Bora", "system, user and assistant", "- [ ] done\n" * 9,
+    "Buffalo buffalo Buffalo buffalo buffalo buffalo Buffalo buffalo",
+])  # fmt: skip
+def test_honest_repetition_is_no_degenerate_text(text: str) -> None:
+    assert degenerate(text) is None
 
 
 def test_neutralising_leaves_plain_text_alone() -> None:

@@ -12,6 +12,7 @@ import pytest
 from apps.chat.config import ChatConfig
 from apps.commands import main
 from inference.config import InferConfig, config_of
+from steprag.agent.citations import headed
 from steprag.config.load import StageConfig, add_options, parse_arguments
 from steprag.engines.models import SHIPPED, shipped_adapters
 from tests.fakes import QUESTION, WORLD, answer, chat_reply, evidence, one_search, query, serve
@@ -39,8 +40,12 @@ def test_a_query_that_finds_nothing_says_so_and_nothing_is_kept(
             assert main(asked(endpoint.url, *sparse)) == 0
             assert len(endpoint.requests) == asked_so_far
             lines = capsys.readouterr().out.splitlines()
-            assert [line.split()[0] for line in lines] == ["query", "nothing", "evidence", "answer"]
+            assert [line.split()[0] for line in lines if line] == [
+                "query", "nothing", "evidence", "answer", "Not", "warning:"
+            ]  # fmt: skip
             assert lines[1].strip() == "nothing found"
+            assert lines[-2:] == [headed("lek", "nothing"), "warning: the searches found nothing"]
+            assert not any("<" in line for line in lines)
     assert list(tmp_path.iterdir()) == []
     with serve(chat_reply(lambda prompt, draw: "<answer> lek </answer>")) as endpoint:
         assert main(asked(endpoint.url, *sparse, "--prompt.profile", "rag", question="Zzyzx?")) == 0

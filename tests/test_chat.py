@@ -15,12 +15,12 @@ import pytest
 
 from apps.chat.config import ChatServiceConfig
 from apps.chat.serve import modes_of
-from apps.chat.turns.citations import Support, citations
 from apps.chat.turns.desk import Desk
 from apps.chat.turns.events import LiveTurn, next_state, started
 from apps.chat.turns.player import ChatAgent, turn_of
 from apps.chat.turns.store import TurnRequest, TurnStore
 from inference.answer import answer_one
+from steprag.agent.citations import Support, citations, headed
 from steprag.agent.open import make_environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import SourceChoice
@@ -109,6 +109,21 @@ LACKING = [  # "the" tells nothing, no passage says "yes", and a title counts
 ]  # fmt: skip
 
 
+GUINEA, FRANCE = Passage("3", "Conakry", "The capital of Guinea."), Passage("4", "Paris", "The capital of France.")
+ASKED = [  # names of the question, spelt a letter apart, stand in the passages that hold the answer
+    ("What is the capital of Frnace?", "Paris", None), ("What is the capital of Frnace?", "Conakry", "question"),
+    ("Who wrote Hamlet?", "Conakry", "question"), ("how do i reset my password?", "Paris", "question"),
+    ("capital of france", "Paris", None), ("Is Paris in France?", "yes", None), ("Is Rome in Italy?", "no", "question"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "said", "why"), ASKED)
+def test_an_answer_counts_where_its_passages_speak_of_what_was_asked(question: str, said: str, why: str | None) -> None:
+    steps = (Step("query", "", question), Step("answer", "", said))
+    assert Support().lacks(State(question, steps, (), ((), (GUINEA, FRANCE)))) == why
+    assert Support().lacks(State(question, steps), searched=True) == "nothing"
+
+
 @pytest.mark.parametrize(("said", "least", "why"), LACKING)
 def test_an_answer_that_nothing_supports_is_told(said: str, least: float | None, why: str | None) -> None:
     found = (Passage("1", "Tirana", "People pay with the lek.", 0.4), Passage("2", "Lek", "Coins.", None))
@@ -139,7 +154,7 @@ def test_conversations_are_named_searched_exported_and_their_names_kept(tmp_path
         assert "attachment" in text.headers["content-disposition"]
         assert text.text.startswith("# Money\n\n## Which currency? x")
         assert "1. **query** Tirana\n2. **evidence**" in text.text
-        assert "**Answer:** lek\n\nSources:\n\n- **Tirana**" in text.text
+        assert f"**Answer:** {headed('lek', 'question')}\n\nSources:\n\n- **Tirana**" in text.text
         told = served.client.get(f"/api/conversations/{first}/export?form=json").json()
         assert (told["title"], told["turns"][0]["prediction"], len(told["turns"][0]["sources"])) == ("Money", "lek", 2)
     with chat(working(), tmp_path) as served:

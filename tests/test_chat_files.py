@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from apps.chat.turns.citations import Support
 from indexes import open_retriever
 from indexes.commands.build import build_index
 from indexes.corpora.document_list import Originals
+from steprag.agent.citations import Support
 from steprag.agent.retriever import Documented, place_of
 from steprag.records.jsonl import file_hash
 from steprag.types import Passage, State, Step
-from tests.chat_parts import Served, WritingPolicy, chat, scripted
+from tests.chat_parts import WORK, Served, WritingPolicy, chat, scripted
 from tests.fakes import answer, evidence, query
 from tests.indexing import small
 from tests.test_own_documents import HANDBOOK, LOCK, PICTURE, pdf
@@ -46,10 +46,10 @@ def test_a_file_is_asked_at_once_opens_at_its_page_survives_a_restart_and_goes_w
         assert (listed["title"], listed["turns"], listed["files"]) == ("hand book.pdf", 0, 1)
         told = served.whole("What is the note?", conversation="c1")
         (found,) = (event for event in told if event["type"] == "passages")
-        first, second, *_ = found["items"]
+        first, *_, last = found["items"]
         assert (found["source"], first["title"]) == ("files+local", "hand book.pdf, p. 2, 2.1 Sick leave")
         assert first["file"] == {"name": "hand book.pdf", "page": 2}
-        assert (second["title"], "file" in second) == ("Tirana", False)
+        assert (last["title"], "file" in last) == ("Tirana", False)
         answered = next(event for event in told if event["type"] == "answer")
         assert [one["n"] for one in answered["sources"] if one["cited"]] == [1]
         other = served.whole("What is the note?", conversation="c2")  # another conversation has other files
@@ -65,7 +65,7 @@ def test_a_file_is_asked_at_once_opens_at_its_page_survives_a_restart_and_goes_w
             document = served.client.get(path)
             assert (document.content, document.headers["content-type"]) == (HANDBOOK, "application/pdf")
             assert served.client.get(path, headers={"Authorization": ""}).status_code == 401
-        assert served.client.get(f"/api/turns/{turn}/sources/2/file").status_code == 404
+        assert served.client.get(f"/api/turns/{turn}/sources/3/file").status_code == 404
         for name in ("%2e%2e", "%2e", "a.b"):
             for method in ("GET", "DELETE", "PATCH"):
                 assert served.client.request(method, f"/api/conversations/{name}", json={"title": "x"}).is_error
@@ -74,6 +74,39 @@ def test_a_file_is_asked_at_once_opens_at_its_page_survives_a_restart_and_goes_w
         assert served.client.get(f"/api/files/c1/{reply.json()['id']}").status_code == 404
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert [path for path in files if path.suffix == ".pdf" or NOTE.encode() in path.read_bytes()] == []
+
+
+OFFICE = b"""# Offices
+The Belmora office was opened in 1950. It has 212 employees.
+The office in Tirana is smaller. Rana Duarte leads it.
+"""
+
+
+@pytest.mark.parametrize(("source", "origins", "answer"), [
+    (None, "files+local", "It has 212 employees."), ("both", "files+local", "It has 212 employees."),
+    ("files", "files", "It has 212 employees."), ("index", "local", "lek"),
+])  # fmt: skip
+def test_the_reader_answers_from_files_and_the_policy_from_the_index(
+    source: str | None, origins: str, answer: str, tmp_path: Path
+) -> None:
+    with chat(WritingPolicy(scripted(*WORK)), tmp_path, reads=True) as served:
+        assert added(served, "offices.md", OFFICE).status_code == 201
+        told = served.whole("How many employees has the Belmora office?", conversation="c1", source=source)
+        (said,) = (event for event in told if event["type"] == "answer")
+        assert (said["content"], said.get("extractive", False)) == (answer, source != "index")
+        assert [event["source"] for event in told if event["type"] == "passages"][0] == origins
+        (row,) = served.client.get("/api/conversations/c1").json()["turns"]
+        assert row["source"] == (source or "both")
+        again = served.client.post(f"/api/turns/{told[0]['turn']}/again").json()["turn"]
+        served.events(again)
+        assert [one["source"] for one in served.client.get("/api/conversations/c1").json()["turns"]] == [
+            row["source"]
+        ] * 2
+    with chat(WritingPolicy(scripted(*WORK)), tmp_path, reads=True) as served:
+        kept = [
+            {**event, "id": ""} for event in served.events(told[0]["turn"]) if event["type"] in ("passages", "answer")
+        ]
+        assert kept == [{**event, "id": ""} for event in told if event["type"] in ("passages", "answer")]
 
 
 REFUSED = [

@@ -150,7 +150,7 @@ def test_an_answer_without_sources_says_so(browser: Any) -> None:
         ask(page)
         assert "none holds the agent's evidence" in ended(page, 2).locator(".grounds").inner_text()
         ask(page)
-        assert "Nothing that was found supports this" in ended(page, 3).locator(".lacking").inner_text()
+        assert "Not found in these documents" in ended(page, 3).locator(".lacking").inner_text()
 
 
 def test_stop_ends_the_turn(browser: Any) -> None:
@@ -526,6 +526,34 @@ def test_words_are_followed_at_the_end_and_left_alone_further_up(browser: Any) -
         assert page.evaluate("scrollY") == before
         latest.click()
         assert page.evaluate(end) < 5
+
+
+def test_what_a_question_searches_is_chosen_where_there_are_files_and_kept_with_its_turn(
+    browser: Any, tmp_path: Path
+) -> None:
+    with chat(WritingPolicy(scripted(*WORK)), tmp_path, reads=True) as served, page_in(browser) as page:
+        opened(page, served)
+        choice = page.locator("select", has_text="My files first")
+        assert choice.count() == 0
+        page.evaluate(page_script("drop"), ["offices.md", "# Offices\n\nThe Belmora office has 212 employees."])
+        page.get_by_role("button", name="Remove offices.md").wait_for()
+        assert choice.locator("option:checked").inner_text() == "My files first"
+        ask(page, "How many employees has the Belmora office?")
+        turn = ended(page)
+        assert "The Belmora office has 212 employees." in turn.locator(".answer-text").inner_text()
+        assert "no language model read them" in turn.locator(".grounds").inner_text()
+        assert violations(page) == ""
+        choice.select_option("index")
+        ask(page)
+        assert "lek" in ended(page, 2).locator(".answer-text").inner_text()
+        page.reload()
+        assert "212 employees" in ended(page).locator(".answer-text").inner_text()
+        assert choice.input_value() == "index"
+        for width, scheme in product((1280, 320), ("light", "dark")):
+            page.set_viewport_size({"width": width, "height": 700})
+            page.emulate_media(color_scheme=scheme)
+            page.screenshot(path=tmp_path / f"{width}-{scheme}.png")
+            assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
 def test_files_are_dropped_chosen_refused_asked_and_opened_at_their_page(browser: Any, tmp_path: Path) -> None:

@@ -55,6 +55,23 @@ def refused(questions: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     return refused
 
 
+@pytest.mark.parametrize(("file", "text", "warned"), [
+    ("config.json", '{"_name_or_path": "/data/Qwen2.5-7B-Instruct-ReasonRAG"}', True),
+    ("README.md", "Fine-tuned on the RAG_ProGuide dataset.", True), ("README.md", "Fine-tuned on Alpaca.", False),
+])  # fmt: skip
+def test_a_folder_that_is_the_published_checkpoint_is_named(
+    file: str, text: str, warned: bool, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it would see other prompts than its own; never where the prompts are its own."""
+    folder = shutil.copytree(tiny, tmp_path / "theirs")
+    told = {**read_json(folder / file), **json.loads(text)} if file == "config.json" else None
+    (folder / file).write_text(json.dumps(told) if told else text)
+    for profile in ("reasonrag", "transcript"):
+        checked_profile(PromptConfig(profile=profile), PolicyConfig(model=str(folder)))
+        said = capsys.readouterr().err
+        assert ("give --prompt.profile reasonrag" in said) == (warned and profile == "transcript")
+
+
 @pytest.mark.parametrize("command", ["infer", "generate", "ask"])
 def test_other_prompts_than_in_training_are_refused(warm: Path, command: str, refused: Refused) -> None:
     error = refused(command, "--policy.model", str(warm))

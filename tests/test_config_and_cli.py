@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, Never
 
 import pytest
 import yaml
@@ -23,14 +27,17 @@ from indexes.web.config import WebFileConfig
 from inference.config import InferConfig
 from preference.config import PairsStageConfig
 from steprag.agent.grammars import GRAMMARS
+from steprag.agent.judge import MORE
 from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import PLACES
+from steprag.config import load
 from steprag.config.load import StageConfig, leaves, load_config
 from steprag.config.recipes import index_of
 from steprag.config.sections import PromptConfig
 from steprag.config.words import HELP
 from steprag.console.progress import Progress
 from steprag.errors import ConfigError
+from steprag.runs.run import code_version
 from training.config import TrainConfig
 
 ROOT = Path(__file__).parent.parent
@@ -132,6 +139,31 @@ def test_a_damaged_folder_beside_the_index_is_passed_over_by_name(
     assert index_of(argparse.Namespace(index=None, config=None)) == str(Path("runs/whole"))
     said = capsys.readouterr().err
     assert f"index: passing over {Path('runs/other')}: " in said
+
+
+def test_the_default_index_holds_what_the_questions_mark_and_is_of_no_run_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for age, (name, title) in enumerate((("mine/index", "Lima"), ("wiki", "Lima"), ("mine/index-train", "Lima"),
+                                         ("notes", "Oslo"))):  # fmt: skip
+        (folder := tmp_path / "runs" / name).mkdir(parents=True)
+        (folder / "passages.jsonl").write_text(json.dumps({"id": "1", "title": title, "text": "x"}) + "\n")
+        (folder / "manifest.json").write_text('{"stage": "index"}')
+        os.utime(folder / "manifest.json", (age, age))
+    asked = {"id": "1", "question": "?", "golden_answers": ["x"], "metadata": {"supporting_titles": ["Lima"]}}
+    (questions := tmp_path / "q.jsonl").write_text(json.dumps(asked) + "\n")
+    none = argparse.Namespace(index=None, config=None)
+    assert [index_of(none), index_of(none, questions=questions)] == ["runs/notes", "runs/wiki"]
+    shutil.rmtree("runs/wiki")
+    assert index_of(none, questions=questions) == "runs/mine/index"
+    (tmp_path / "runs/mine/trees").mkdir()
+    (tmp_path / "runs/mine/trees/manifest.json").write_text('{"stage": "generate", "status": "failed"}')
+    with pytest.raises(ConfigError, match="holds a passage that .*q.jsonl marks; the newest is runs/notes"):
+        index_of(none, questions=questions)
+    assert "passing over runs/mine/index: runs/mine/trees did not end well" in capsys.readouterr().err
+    assert index_of(argparse.Namespace(index="runs/notes", config=None), questions=questions) == "runs/notes"
+    assert "warning: runs/notes holds no passage that" in capsys.readouterr().err
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:
@@ -237,7 +269,7 @@ def test_every_recipe_loads_and_differs_from_the_defaults(path: Path) -> None:
     if path.parent.name == "judge":
         words = yaml.safe_load(path.read_text())
         for prompt in words.values() if path.stem == "ragas" else [words]:
-            assert prompt.keys() - {"gold"} == {"system", "user"}
+            assert prompt.keys() - {"gold", *MORE} == {"system", "user"}
         return
     if path.parent.name == "chat":  # patterns of talk; the rewriter's words
         assert path.stem == "route" or yaml.safe_load(path.read_text()).keys() == {"system", "choose", "turn", "user"}
@@ -302,7 +334,18 @@ def test_every_command_explains_itself_and_the_core_loads_without_an_engine() ->
     ("index buidl", "unknown command 'index buidl'; did you mean 'index build'?"),
     ("tree merge", "unknown command 'tree merge'; did you mean 'trees merge'?"),
     ("serve --prot 8300", "unknown option '--prot'; did you mean '--port'?"),
-    ("infer --top-k 5 --index x", "--top-k may be --policy.top_k or --episode.top_k; name its section"),
+    ("infer --top-k 5 --index x", "or --episode.top_k (passages a query brings); name its section"),
+    ("infer --topk 5 --index x", "--topk may be --policy.top_k (tokens that may be sampled"),
+    ("view --run x", "unknown option '--run'; what it is about stands bare: steprag view RUN"),
+    ("train --data x", "unknown option '--data'; did you mean '--pairs'?"),
+    ("serve --share", "unknown option '--share'; did you mean '--host'?"),
+    ("serve --xyzzy 1", "unknown option '--xyzzy'; steprag serve --help-all lists the options"),
+    ("search Tirana", "unknown command 'search Tirana'; did you mean 'index search'?"),
+    ("frobnicate", "unknown command 'frobnicate'; steprag --help-all lists the commands"),
+    ("ask Who leads --index x it", "one QUESTION, not 3 words; put it in quotes: steprag ask 'Who leads it'"),
+    ("doctor me", "steprag doctor: 'me' is not expected"),
+    ("pairs x --trees y", "steprag pairs: x and --trees say different things; give one of them"),
+    ("train", "--pairs: stage dpo learns from --pairs; give it"),
     ("serve --port 99999 --index x", "serve.port: input should be less than or equal to 65535"),
     ("serve --base-url nowhere --index x", "policy: base_url is no URL of an endpoint"),
     ("generate --base_url=nowhere --questions README.md --index x --out y", "policy: base_url is no URL"),
@@ -323,11 +366,11 @@ def test_what_is_nearly_right_is_taken_or_named(typed: str, said: str, capsys: p
 
 def test_a_missing_option_is_said_below_a_short_usage(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["train"])
+        main(["pairs", "leakage"])
     said = capsys.readouterr().err.splitlines()
     assert len(said) < 5
     assert "[--KEY VALUE …]" in " ".join(said)
-    assert said[-1].endswith("the following arguments are required: --out")
+    assert said[-1].endswith("the following arguments are required: --against")
 
 
 class Parsed(Exception):
@@ -343,21 +386,75 @@ def test_help_is_short_and_its_examples_are_typed_right(
     said = capsys.readouterr().out
     shown, examples = HELP[words]
     assert said.count("\n  --") <= 13
-    assert [name for name in shown.split() if f"\n  --{name}" not in said] == []
+    assert [name for name in shown.split() if f" --{name}" not in " ".join(said.split()).replace("(also as", "")] == []
     assert [f"\n  steprag {words} {line}\n" in said for line in examples] == [True, True]
     if "--help-all" in said:
         with pytest.raises(SystemExit):
             main([*words.split(), "--help-all"])
         assert capsys.readouterr().out.count("\n  --") > said.count("\n  --")
-    whole = argparse.ArgumentParser.parse_known_args
-
-    def parsed(self: argparse.ArgumentParser, words: list[str]) -> tuple[argparse.Namespace, list[str]]:
-        raise Parsed(whole(self, words)[1])
-
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", parsed)
     for line in examples:
-        with pytest.raises(Parsed, match=r"^\[\]$"):
-            main([*words.split(), *shlex.split(line)])
+        parsed([*words.split(), *shlex.split(line)], monkeypatch)
+
+
+def parsed(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What a command reads of its line, in which no option is unknown."""
+    whole = load.parse_known
+
+    def ended(*given: Any) -> Never:
+        raise Parsed(*whole(*given))
+
+    with monkeypatch.context() as patch, pytest.raises(Parsed) as seen:
+        patch.setattr(load, "parse_known", ended)
+        main(argv)
+    given, unknown = seen.value.args
+    assert unknown == []
+    return vars(given)
+
+
+ABOUT = {
+    "corpus": "index build, plan index", "faiss": "index adopt --corpus x", "query": "index search",
+    "index": "index serve, index upload --to x, index export, index evaluate --questions x, tools list, serve, adapt "
+    "questions", "model": "policy serve, policy weights", "adapter": "policy convert", "shards": "trees merge x",
+    "pairs": "plan train, train, pairs export --format verl, pairs leakage --against x", "run": "score export, pairs "
+    "people", "questions": "plan, plan infer, generate, infer, environment --index x", "question": "ask",
+    "trees": "trees replay, trees weave, trees belief, pairs", "episodes": "trees worked", "calls": "trees recorded",
+    "file": "pairs import, pairs instruct", "upstream": "record", "way": "serve --mcp", "url": "chat",
+    "predictions": "score evaluate, score judge", "worked": "score readings", "paths": "score lengths",
+    "runs": "compare, view", "folders": "check", "folder": "adapt",
+    "": "demo, reproduce, reproduce stack, tunnel, doctor",
+}  # fmt: skip
+"""By what a command is about, the commands and what else they must be given."""
+
+
+@pytest.mark.parametrize(("name", "line"), [(name, one) for name, some in ABOUT.items() for one in some.split(", ")])
+def test_what_a_command_is_about_may_stand_bare(
+    name: str, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words, word, rest = line.partition(" --")[0].split(), "http" if name == "way" else "it", line.split()
+    if not name:
+        assert main([*words, word]) == 2
+        assert "'it' is not expected" in capsys.readouterr().err
+        return
+    given = parsed([*words, word, *rest[len(words) :]], monkeypatch)
+    assert (given[name][-1] if isinstance(given[name], list) else str(given[name])) == word
+
+
+def test_every_command_is_about_something_known() -> None:
+    known = {one.partition(" --")[0] for some in ABOUT.values() for one in some.split(", ")}
+    assert {one.words for one in COMMANDS} - known == {"policy", "serve --mcp", "trees merge"}
+
+
+@pytest.mark.parametrize(("line", "said"), [
+    ("-V", code_version()), ("infer x --version", code_version()), ("index -V", code_version()),
+    ("--help-all", "  pairs leakage "), ("help", "usage: steprag COMMAND [options]"),
+    ("index --help-all", "  index adopt "),
+    ("help index build", "usage: steprag index build CORPUS [options]"), ("help trees", "  trees weave "),
+    ("help train", "usage: steprag train [DIR] [options]"), ("policy serve --help-all", "  --api_key_env"),
+])  # fmt: skip
+def test_version_and_help_are_had_everywhere(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with suppress(SystemExit):
+        assert main(line.split()) == 0
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("noun", NOUNS)
@@ -380,7 +477,7 @@ def test_a_noun_alone_shows_its_commands_and_old_words_still_work(
 def test_the_published_command_lines_are_commands_of_ours(command: str, words: str) -> None:
     line = [sys.executable, *command.split(), "--help"]
     ended = subprocess.run(line, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert ended.stdout.startswith(f"usage: steprag {words} [options]")
+    assert ended.stdout.startswith(f"usage: steprag {words} [FILE] [options]")
     for name in ("inference", "data_generation"):
         assert importlib.import_module(name).__file__ == str(ROOT / name / "__init__.py"), "not the file beside it"
     assert "py-modules" not in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]

@@ -759,7 +759,7 @@ def test_a_file_of_any_name_gets_its_data_set_by_option(
     trees = searched(file, word_index, tmp_path / "trees", "--dataset_name", "mine")
     assert [tree.question.id for tree in read_records(trees / "trees.jsonl", Tree)] == ["mine/test_0"]
     assert main(["infer", "--index", str(word_index), "--out", str(tmp_path / "none")]) == 2
-    assert "no questions: give --dataset_name NAME, or --questions FILE" in capsys.readouterr().err
+    assert "no questions: give a data set's name (atlas) or a file" in capsys.readouterr().err
 
 
 def test_a_later_round_knows_the_trees_of_a_run_whose_ids_had_no_data_set(word_index: Path, tmp_path: Path) -> None:

@@ -356,7 +356,7 @@ thing = 3
     ("fails", RetrieverError("searches:fails: KeyError: 'Albania'")),
     ("sleeps", RetrieverError("no reply in 0.2 s: raise retriever.timeout")),
     ("three", ConfigError("takes 3 arguments; write find(query)")),
-    ("Broken", ConfigError("searches:Broken fails: OSError: no disk")),
+    ("Broken", ConfigError("searches:Broken failed: OSError: no disk")),
     ("thing", ConfigError("searches:thing is no function")),
     ("absent", ConfigError("--index: searches:absent cannot be imported")),
 ])  # fmt: skip
@@ -392,7 +392,7 @@ def fails(blocks, path): return blocks[99]
     ("number", "chunks:number returned 3 as row 1 of a.md: give texts of 1 to 20,000 characters"),
     ("blank", "returned '  ' as row 1"),
     ("other", "returned {'heading': 'y', 'text': 'x'} as row 1"),
-    ("fails", "chunks:fails fails on a.md: IndexError"),
+    ("fails", "documents.chunker: a.md: chunks:fails failed: IndexError"),
 ])  # fmt: skip
 def test_a_function_cuts_documents(name: str, wanted: list[Passage] | str, parts: Path) -> None:
     (parts / "chunks.py").write_text(CHUNKS)
@@ -412,6 +412,7 @@ def test_a_function_cuts_documents(name: str, wanted: list[Passage] | str, parts
     ({"system": "s", "user": "{question}"}, "user does not show {steps}; write it where it belongs"),
     ({"system": "s", "user": "{question} {steps}", "end": ""}, "'end': give the texts"),
     ({"system": ["s"], "user": "{question} {steps}"}, "'system': give the texts"),
+    ({"system": "s", "user": "{question} {steps}", "reply": "a mark"}, "reply 'a mark' is none of score, critique"),
 ])  # fmt: skip
 def test_a_judges_prompt_that_shows_too_little_is_refused(words: object, message: str, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(json.dumps(words))

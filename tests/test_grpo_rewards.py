@@ -24,6 +24,7 @@ from steprag.agent.rewards import REWARDS, Played, precision_of, relevancy_of, s
 from steprag.agent.rollout import episode_of, rollout
 from steprag.agent.stack import Action
 from steprag.batch.journal import JOURNAL
+from steprag.config.load import load_config
 from steprag.config.sections import JudgeConfig
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError
@@ -39,7 +40,7 @@ from tests.grpo_parts import ASKED, world
 from tests.ragas_golden import FILE
 from tests.test_grpo import FAST
 from tests.training_parts import Capture, lines
-from training.config import GrpoSection
+from training.config import GrpoSection, TrainConfig
 from training.play.judging import EpisodeJudge, likeness
 from training.play.rewards import advantages, check_names, score
 from training.train import main
@@ -217,6 +218,15 @@ def test_a_right_bare_episode_beats_every_wrong_ornate_one(recipe: Path | None, 
     for each in weights:
         one, other = score([wrong, right], each).totals
         assert other > one
+
+
+def test_published_weights_pay_form_more_than_truth() -> None:
+    """Those of Agentic-RAG-R1, as docs/seeds.md has them and says of them."""
+    told = re.search(r"--grpo.rewards '(.+?)'", Path("docs/seeds.md").read_text("utf-8"))
+    config = load_config(TrainConfig, overrides={"stage": "grpo", "grpo.rewards": told and told[1]})
+    wrong = stacked(("search", "Tirana", (TIRANA,)), ("reasoning", "Tirana", ()), ("answer", "sol", ()))
+    group = [replace(wrong, judged=0.0), replace(stacked(("answer", "lek", ())), judged=1.0)]
+    assert score(group, config.grpo.rewards).totals == pytest.approx([4.2, 3.0])
 
 
 @given(st.data())

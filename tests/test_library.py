@@ -16,6 +16,7 @@ from apps.commands import main
 from apps.library.background import run
 from preference.build import read_trees
 from steprag import Agent, Index, Passage, Question, read_records
+from steprag.agent.citations import NOT_FOUND, headed
 from steprag.errors import BudgetReached, ConfigError, PolicyError, RequestError, RetrieverError
 from steprag.records.training_rows import Pair
 from tests.browser import browser, page_in
@@ -65,7 +66,10 @@ def test_answers_trees_and_pairs_come_from_plain_calls_in_a_running_loop(index: 
         assert index.search("capital of Peru", k=1)[0].title == "Lima"
         with agent_of(index, endpoint, search__rollouts=6, label__name="spre", pairs__errors=0) as agent:
             said = agent.ask(QUESTION)
-            assert (str(said), [step.action for step in said.steps]) == (said.answer, ["query", "evidence", "answer"])
+            assert (said.lacks, [step.action for step in said.steps]) == ("question", ["query", "evidence", "answer"])
+            assert str(said) == headed(said.answer or "", said.lacks) in repr(said)  # no passage on Tirana was read
+            assert len(repr(said)) < 150
+            assert f"<b>{NOT_FOUND}</b>" in said._repr_html_()
             assert [source.title for source in said.sources] == ["Albania"]
             assert endpoint.requests[-1]["temperature"] == 0
             asked = len(endpoint.requests)
@@ -75,6 +79,9 @@ def test_answers_trees_and_pairs_come_from_plain_calls_in_a_running_loop(index: 
             assert endpoint.requests[-1]["temperature"] > 0
             assert agent.tree(Question(QUESTION, QUESTION, ("lek",))) == tree
             assert agent.pairs(tree) == agent.pairs([tree, tree])[: len(agent.pairs(tree))] != []
+            shown = [*map(repr, (index, agent, tree, tree.nodes[1], agent.pairs(tree)[0]))]
+            assert [one.partition("(")[0] for one in shown] == ["Index", "Agent", "Tree", "Node", "Pair"]
+            assert max(map(len, shown)) < 200
             assert "<mark>Prices in Albania are quoted in the lek</mark>" in said._repr_html_()
             await asyncio.sleep(0)
 
@@ -128,7 +135,8 @@ LEFT_OPEN = """
 import sys
 from steprag import Agent, Index
 from tests.fakes import descendants
-agent = Agent(Index.build([{"title": "Lima", "text": "Lima is the capital of Peru."}], encoder="none"))
+index = Index.build([{"title": "Lima", "text": "Lima is the capital of Peru."}], encoder="none")
+agent = Agent(index, adapter="atlas-agent")
 print(agent.ask("What is the capital of Peru?").steps[0].action, *descendants(__import__("os").getpid()))
 """
 

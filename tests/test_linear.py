@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from apps.adapt import english
 from apps.chat import routing
 from indexes.encoding import families
 from steprag.policy import refusals
@@ -34,7 +35,8 @@ METHODS = ("search", "match", "fullmatch", "findall", "finditer", "sub", "subn",
 LITTLE, PATIENCE = 150e-9, 2.0
 """Seconds a character that every pattern may take, and when one is given up."""
 SAID = refusals.SHOWN * (refusals.CODES + 2)
-BOUNDED = {"apps.chat.routing": routing.LONGEST, "indexes.encoding.families": families.LONGEST,
+BOUNDED = {"apps.adapt.english:": english.LONGEST, "apps.chat.routing": routing.LONGEST,
+           "indexes.encoding.families": families.LONGEST,
            "steprag.policy.refusals": SAID, "steprag.policy.dialect": SAID}  # fmt: skip
 """Characters at most that reach the patterns of these modules, by their own bounds."""
 
@@ -138,6 +140,7 @@ def made() -> Iterator[tuple[str, UsedPattern]]:
     def one(module: str, call: str, pattern: str | re.Pattern[Any], *methods: str, flags: int = 0) -> Any:
         return f"{module}:{call}", UsedPattern(f"{module} ({call})", re.compile(pattern, flags), frozenset(methods))
 
+    yield one("apps.adapt.writers", 'f"(?:[Tt]he )?\\\\b{bare}\\\\b(?![\'’])"', r"(?:[Tt]he )?\bA\b(?!['’])", "sub")
     talk = "'|'.join((f'(?:{one})' for one in each)).replace('\\n', '')"
     yield from (one("apps.chat.routing", talk, each, "fullmatch") for each in routing._patterns().values())
     yield one("apps.viewer.search", "b'\"id\": ?\"(?:%s)\"' % b'|'.join((re.escape(one) for id in passages for one in "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import signal
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from apps.commands import main
 from indexes.commands.build import build_index
 from indexes.config import IndexConfig
 from indexes.corpora import documents
@@ -432,7 +434,9 @@ def test_what_cannot_be_read_is_named_and_the_others_go_on(tmp_path: Path, capsy
     taken = ingest(source, store, 0.0)
     said = capsys.readouterr().err
     assert (taken.rows, taken.skipped["type"], taken.skipped["scanned"]) == (2, 9, 1)
-    assert "index: documents: 31, of 10,003 pages; left out: blocks of navigation 1, repeated passages 1\n" in said
+    assert (
+        "index: 31 documents; pages or slides: 10,003; left out: blocks of navigation 1, repeated passages 1\n" in said
+    )
     assert "files of other types are not read: .png 1" in said
     assert "2 of 3 pages, from p. 2 on, are pictures without text" in (store / "skipped.jsonl").read_text()
     with pytest.raises(DataError, match="lines above say why no document gives any text"):
@@ -516,6 +520,7 @@ def test_a_document_that_hangs_or_kills_its_reader_is_named(tmp_path: Path, monk
 
 BUILT = """
 from pathlib import Path
+from apps.commands import main
 from indexes.commands.build import build_index
 from indexes.config import IndexConfig
 from indexes.corpora import documents
@@ -609,7 +614,7 @@ def test_an_update_reads_and_encodes_what_changed(
     capsys.readouterr()
     build(update=True)
     said = capsys.readouterr().err
-    assert "index: documents: 6 (3 as before), of 4 pages; left out: header and footer lines 8\n" in said
+    assert "index: 6 documents (3 as before); pages or slides: 4; left out: header and footer lines 8\n" in said
     assert "index: 3 of 6 passages have their vectors already" in said
     (kept, vectors), (expected, encoded) = rows("i"), rows("fresh")
     assert kept == expected
@@ -640,3 +645,21 @@ def test_a_document_is_cut_within_the_bounds_in_which_it_is_read(
         (tmp_path / "docs" / f"{name}.txt").write_text("Lima is a city.")
     items = [item for _, _, item in open_source(str(tmp_path / "docs"), DocumentsConfig(seconds=3.0)).items()]
     assert [item.kind if isinstance(item, Problem) else item.text for item in items] == ["slow", "Lima is a city."]
+
+
+def test_an_index_needs_no_name_and_folders_of_one_name_get_one_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, name in (("a/docs", "index-docs"), ("b/docs", "index-docs-2"), ("a/docs", "index-docs")):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        Path(folder, "note.md").write_text(f"The office {folder} has 340 staff.\n")
+        assert main(["index", "build", folder, "--encoder", "none"]) == 0
+        said = capsys.readouterr()
+        assert said.out.splitlines()[0].startswith(f"1 passage in {tmp_path / 'runs' / name}, ")
+        assert len(said.out.splitlines()) == 2
+        assert said.err.splitlines()[-1] == f"next: steprag serve runs/{name}"
+    assert main(["index", "build", "a/docs", "--encoder", "none", "--json"]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["passages"] == 1
+    assert "next: " not in said.err

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import yaml
 
 from apps.commands import main as steprag
 from preference.build import main
@@ -218,11 +219,11 @@ def overlap(said: str, wanted: str) -> float:
 
 
 def published_reward(tree: Tree, number: int) -> float | None:
-    """F1 · 0.9^step at a leaf, elsewhere the visit-weighted mean of the rewarded children; by recursion."""
+    """F1 · 0.9^step at a leaf that no bound forced, elsewhere the visit-weighted mean of the rewarded children."""
     node, children = tree.nodes[number], [n for n in tree.nodes if n.parent == number]
     if not children:
         golden = tree.question.golden_answers
-        scores = [overlap(node.content or "", one) for one in golden if node.action == "answer"]
+        scores = [overlap(node.content or "", one) for one in golden if node.action == "answer" and node.depth < 7]
         return max(scores) * 0.9**node.depth if scores else None
     rated = [(worth, child.visits) for child in children if (worth := published_reward(tree, child.id)) is not None]
     visits = sum(count for _, count in rated)
@@ -248,6 +249,8 @@ def test_the_preset_makes_exactly_the_published_pairs(tmp_path: Path, varied: li
     pairs, _ = build(trees, tmp_path / "out", "--preset", "reasonrag")
     expected = [(tree.question.id, *found) for tree in varied for found in published_pairs(tree)]
     assert len(expected) > 200
+    paid, _ = build(trees, tmp_path / "paid", "--preset", "reasonrag", "--label.unpaid_from", "none")
+    assert paid != pairs, "no tree has a forced answer"
     assert [(found.question_id, found.chosen_node, found.rejected_node) for found in pairs] == expected
     some, report = build(trees, tmp_path / "b", "--preset", "reasonrag", "--pairs.margin", "0.5")
     assert 0 < len(some) < len(pairs), "keys beside a preset win"
@@ -301,6 +304,9 @@ def test_report_card_and_plots_are_the_same_bytes_again(tmp_path: Path, varied: 
     card = (tmp_path / "one/README.md").read_text(encoding="utf-8")
     assert card.startswith("---\npretty_name: ")
     assert "| margin | " in card
+    assert yaml.safe_load(card.split("---")[1])["license"] == "unknown"
+    assert "- Licence of this data set: unknown\n" in card
+    assert "no person judged it" in card.partition("## Limits")[2]
     assert read_manifest(tmp_path / "one")["counts"]["trees"] == 12
 
 

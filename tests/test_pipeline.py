@@ -9,6 +9,7 @@ import gc
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -329,6 +330,10 @@ def test_a_run_of_questions_has_a_folder_by_their_name(
     ]  # fmt: skip
     assert main(["generate", *argv, "--rollouts", "2"]) == 0
     assert read_manifest(tmp_path / "runs/generate-questions")["config"]["search"]["rollouts"] == 2
+    for following in ("pairs runs/generate-questions", "train runs/generate-questions/pairs"):
+        assert (said := capsys.readouterr().err.splitlines()[-1]) == f"next: steprag {following}"
+        if following.startswith("pairs"):
+            assert main(shlex.split(said)[2:]) in (0, 3)
 
 
 def test_a_plan_from_a_few_questions_foretells_the_run(
@@ -353,8 +358,9 @@ def test_a_plan_from_a_few_questions_foretells_the_run(
     said, most, likely = capsys.readouterr().out, report["dollars_at_most"], report["likely"]["dollars"]
     assert 0 < likely < most
     assert f"dollars, at most   {most:,.2f}\n" in said
-    assert f" calls, {likely:,.2f} dollars; half or double" in said
-    assert "To stop at $5: --budget.usd 5." in said
+    assert said.startswith(f"likely             ${likely:,.2f}, ")
+    assert f" calls; at most ${most:,.2f}\n" in said
+    assert "To stop at $5: --usd 5." in said
     assert main([*plan, "--took", str(tmp_path / "whole"), "--json", *price]) == 0
     took = {line["what"]: line for line in json.loads(capsys.readouterr().out)["forecast"]}
     assert took["calls"]["took"] == spent["calls"]
@@ -380,7 +386,7 @@ def test_a_plan_from_a_few_questions_foretells_the_run(
     assert "dollars, at most   no price given" in said
     assert "hours, at most     no pace given (--pace" in said
     assert "dollars               no price given" in said
-    assert "--budget.usd" not in said, "without a price nobody knows when"
+    assert "--usd" not in said, "without a price nobody knows when"
     trees = tmp_path / "some/trees.jsonl"
     trees.write_bytes(b"".join(trees.read_bytes().splitlines(keepends=True)[:5]))  # as a stop leaves it
     assert main([*plan, "--json", *price]) == 0
@@ -406,9 +412,9 @@ def test_a_run_of_the_agent_is_planned_as_a_search_is(
     said = capsys.readouterr().out
     assert f"calls, at most     {12 * 7}\n" in said
     assert re.search(rf"\ncalls +[\d.]+ +[\d.]+ +[\d.]+ +{spent['calls']}.00 ", said)
-    assert "To stop at $5: --budget.usd 5." in said
+    assert "To stop at $5: --usd 5." in said
     assert main(plan) == 0
-    assert "what predictions took elsewhere (docs/figures/" in capsys.readouterr().out
+    assert "half or double: predictions took that elsewhere (docs/figures/" in capsys.readouterr().out
     assert main([*plan, "--like", str(tmp_path / "some"), "--best_of", "3"]) == 2
     assert "another best_of configuration" in capsys.readouterr().err
     assert len(endpoint.requests) == asked, "a plan must not cost anything"

@@ -313,11 +313,11 @@ def test_chained_match_follows_names_to_the_golden_answer(
 
 @pytest.mark.parametrize(("grown", "label", "worth", "told"), [
     (stepwise(COUNTIES, "58", HOLDER, supporting_titles=[SACRAMENTO.title, HOLDER.title]), "evidence",
-     [0.5, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, None], "in 1 of 1 trees marked passages (gold)"),  # 9 is luck
+     [0.5, 0.5, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, None], "marked passages (gold) in 1 of 1 tree"),  # 9 is luck
     (stepwise(COUNTIES, "58", HOLDER), "evidence",
-     [0.45, 0.9, 0.0, 0.9, 0.405, 0.0, 0.81, 0.0, None], "in 1 of 1 trees chained match (cover), as nothing is marked"),
+     [0.45, 0.9, 0.0, 0.9, 0.405, 0.0, 0.81, 0.0, None], "chained match (cover), since no passage is marked, in 1"),
     (stepwise("Is it 58 or 12?", "58", HOLDER), "evidence",
-     [None] * 7 + [0.0, 0.9**3], "in 1 of 1 trees answers alone, as nothing is marked and the answer can be guessed"),
+     [None] * 7 + [0.0, 0.9**3], "right and wrong answers, since no passage is marked and the answer can be g"),
     (stepwise(COUNTIES, "58", HOLDER), "cover",
      [0.0, 0.9, 0.0, None, 0.0, 0.0, 0.81, 0.0, 0.9**3], "cover, as label.name says"),
 ])  # fmt: skip
@@ -328,7 +328,7 @@ def test_labels_follow_the_evidence_that_a_question_has(
     write_records(tmp_path / "trees.jsonl", [grown])
     options = ["--label.name", label, "--card.plots", "false", "--filters.malformed", "false"]
     assert main(["--trees", str(tmp_path / "trees.jsonl"), "--out", str(tmp_path / "out"), *options]) == 0
-    assert f"pairs: label: {told}; " in capsys.readouterr().err
+    assert f"pairs: steps are labelled by {told}" in capsys.readouterr().err
 
 
 def test_pairs_stand_in_the_order_of_the_trees_and_those_of_unsolved_trees_are_the_last_that_a_cap_drops(
@@ -346,7 +346,7 @@ def test_pairs_stand_in_the_order_of_the_trees_and_those_of_unsolved_trees_are_t
         return [pair.question_id for pair in read_records(tmp_path / name / "pairs.train.jsonl", Pair)]
 
     assert paired("plain") == ["q"] * 7 + ["unsolved"] * 7, "the first rows of a file are no harder than the others"
-    assert "; 14 pairs, 7 of them from 1 of 1 unsolved trees" in capsys.readouterr().err
+    assert "pairs: 7 pairs come from trees that no answer solved (1 of 1)" in capsys.readouterr().err
     assert paired("capped", "--balance.most", "5") == ["unsolved"] * 5
     assert "q" in paired("drawn", "--balance.most", "5", "--balance.unsolved_first", "false")
 
@@ -650,6 +650,18 @@ def few(tree, grammar): return [None]
 def nothing(tree, grammar): return None
 def plain(tree, grammar): return [0.5] * len(tree.nodes)
 def endless(tree, grammar): return [Estimate(float("inf"), None, "x")] * len(tree.nodes)
+def slip(tree, grammar): return [Estimate(1 / node.depth, None, "x") for node in tree.nodes]
+def silent(tree, grammar): return [None] * len(tree.nodes)
+def level(tree, grammar): return [Estimate(1 / (1 + node.depth), None, "x") for node in tree.nodes]
+def quick(tree, grammar):
+    # the best answer below each step, less a tenth for every step on the way to it
+    best = [None] * len(tree.nodes)
+    for node in reversed(tree.nodes):  # children stand behind their parents
+        if node.prediction_f1 is not None:
+            best[node.id] = node.prediction_f1 - node.depth / 10
+        if best[node.id] is not None and node.parent is not None:
+            best[node.parent] = max(best[node.id], best[node.parent] or 0)
+    return [None if value is None else Estimate(value, 0.0, "quick") for value in best]
 """
 
 
@@ -667,16 +679,23 @@ def test_a_reward_of_ones_own_labels_the_steps(
     pairs = [*read_records(Path("longer/pairs.train.jsonl"), Pair)]
     assert pairs
     assert all(len(pair.chosen[0]["content"]) > len(pair.rejected[0]["content"]) for pair in pairs)
-    assert "label: own_labels:longer, as label.name says" in capsys.readouterr().err
+    assert "steps are labelled by own_labels:longer, as label.name says" in capsys.readouterr().err
     assert len(read_manifest("longer")["identity"]["label"]["code"]) == 16
     grown = next(read_records(Path("trees.jsonl"), Tree))
     for function, told in {
         "few": f"returned 1 values for a tree of {len(grown.nodes)} nodes; return a list with a steprag.Estimate",
         "nothing": "own_labels:nothing returned a NoneType for a tree",
         "plain": "own_labels:plain says 0.5 of node 0; return a steprag.Estimate of a finite",
+        "slip": "own_labels:slip failed: ZeroDivisionError: division by zero (",
         "endless": "says Estimate(value=inf, error=None, basis='x') of node 0",
     }.items():
         assert paired(function) == 2
+        said = capsys.readouterr().err
+        assert told in said
+        assert said.count("\n") == 1
+    made = {"silent": "gave only None in 1 of 1 trees", "level": "gave siblings equal worth in 1 of 1 trees"}
+    for function, told in {**made, "quick": "next: steprag train quick"}.items():
+        assert paired(function) == 0
         assert told in capsys.readouterr().err
     with pytest.raises(ConfigError, match="'own_labels:longer' is somebody's code, which is not run to look at a tree"):
         view_rewards(grown, "", TRANSCRIPT, {"label": {"name": "own_labels:longer"}})

@@ -19,6 +19,7 @@ from apps.demo.demo import TEST
 from apps.reproduce.contenders import WARM
 from apps.reproduce.options import recipe
 from apps.reproduce.stages import Pipeline, stage
+from apps.viewer.answers import Address, Answers
 from apps.viewer.folders import open_folders
 from inference.scoring.runs_compared import read_run
 from steprag import atlas
@@ -47,10 +48,16 @@ def test_the_demo_leaves_runs_that_every_command_reads(tmp_path: Path, capsys: p
     gain = json.loads((out / "report.json").read_text())["gain"]["em"]
     assert gain == pytest.approx(after.figures["em"]["value"] - before.figures["em"]["value"])
     assert (out / "demo.png").stat().st_size > 5000
+    answers = Answers(open_folders([str(out)]))
+    assert [len(answers.series("dpo")["curves"]["loss"]), len(answers.series("before")["done"])] == [2, 18]
+    assert len(answers.record(Address("after", "predictions", 1))["texts"]) >= 3
+    told = {run["key"]: (run["model"], run["n"], run["ended"]) for run in answers.runs()["runs"]}
+    assert told["after"][:2] == ("small policy, after training", 18)
     made = [out / "trees/trees.jsonl", out / "dpo/model.safetensors", out / "after/predictions.jsonl"]
     written = [file.stat().st_mtime_ns for file in made]
     assert main(["demo", "--out", str(out), *SMALL]) == 0  # what is finished is not done again
     assert written == [file.stat().st_mtime_ns for file in made]
+    assert told == {run["key"]: (run["model"], run["n"], run["ended"]) for run in answers.runs()["runs"]}
     assert main(["demo", "--out", str(out), *SMALL, "--seed", "2"]) == 2
     assert "choose another folder" in capsys.readouterr().err
     assert main(["demo", "--out", str(out), "--tests", "0"]) == 2
@@ -68,14 +75,13 @@ def test_the_demo_leaves_runs_that_every_command_reads(tmp_path: Path, capsys: p
 
 def test_the_question_of_the_readme_is_one_of_the_world() -> None:
     """Its steps are really what a search finds, and only the later answer is right."""
-    asked = next(one for one in TEST.questions(1000, name="test") if f"    {one.question}?" in README)
-    before, after = README.split("    before training\n")[1].split("\n\n## ")[0].split("    after training\n")
-    right = f"<answer> {asked.golden_answers[0]} </answer>"
-    assert right not in before
-    assert right in after
-    for text in (before, after):
-        for query in re.findall("<query> (.*?) </query>", text):
-            assert all(f"{found.title} {found.text}" in text for found in TEST.passages(*query.split())), query
+    asked = next(one for one in TEST.questions(1000, name="test") if f'"{one.question}"' in README)
+    rows = [re.findall(r"[^|*]+", row) for row in re.findall(r"^\| (?:before|after) training (.*)$", README, re.MULTILINE)]
+    steps = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    assert [row[-1] == asked.golden_answers[0] for row in steps] == [False, True]
+    for *searches, _ in steps:
+        for query, kept in zip(searches[::2], searches[1::2], strict=True):
+            assert f"{query} {kept}" in [f"{one.title} {one.text}" for one in TEST.passages(*query.split())]
 
 
 def every_stage(out: Path) -> None:

@@ -127,6 +127,7 @@ def test_an_encoder_learns_and_a_cut_run_goes_on(encoder: Path, tmp_path: Path, 
     assert train(rows, tmp_path / "whole", encoder, *fast, "--encoder.passage_prefix", "p: ") == 0
     manifest = json.loads((tmp_path / "whole/manifest.json").read_text())
     assert manifest["loss_last"] < manifest["loss_first"]
+    assert "library_name: sentence-transformers\n" in (tmp_path / "whole/README.md").read_text(encoding="utf-8")
     assert (manifest["rows"], manifest["steps"], "eval_loss" in manifest["held_out"]) == (24, 12, True)
     spec = read_spec("x", tmp_path / "whole", Overrides())
     assert (spec.query_prefix, spec.passage_prefix, spec.dimension) == ("find: ", "p: ", 16)

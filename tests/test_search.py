@@ -24,7 +24,7 @@ from data_generation.values import VALUES, Fresh, Valued
 from inference.scoring.answer_judge import parse
 from steprag.agent.belief import probability
 from steprag.agent.environment import Environment
-from steprag.agent.judge import Judge, Judgement, VerdictFormat, parse_score
+from steprag.agent.judge import Judge, Judgement, VerdictFormat, parse_critique, parse_score
 from steprag.agent.profiles import load_profile
 from steprag.batch.journal import Journal
 from steprag.config.load import load_config
@@ -347,6 +347,16 @@ def judged(judge: ScriptedPolicy, policy: ScriptedPolicy | None = None, **keys: 
 def test_a_score_is_read_whole_or_not_at_all(reply: str, score: float | None) -> None:
     assert parse_score(reply) == score
     assert parse(reply) is None, "nor does it say whether an answer is right"
+
+
+@pytest.mark.parametrize(("reply", "score"), [
+    ("Vague. So the score is [85].", 0.85), ("the score is 7; no: So the score is **20**/100", 0.2),
+    ("So the score is: 62.5 out of 100", 0.625), ("So the SCORE is 100", 1.0), ("85 of 100", None), ("", None),
+    ("So the score is [Score].", None), ("So the score is 120", None), ("So the score is -3", None),
+    ("So the score is " + "9" * 5_000, None),
+], ids=lambda value: str(value)[:20])  # fmt: skip
+def test_a_critique_ends_in_its_score(reply: str, score: float | None) -> None:
+    assert parse_critique(reply) == score
 
 
 def test_the_published_preset_repeats_the_published_loop() -> None:

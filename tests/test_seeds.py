@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import json
 import re
 import runpy
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,10 @@ import yaml
 
 import indexes.index_builder
 from apps.commands import COMMANDS, main
+from inference.config import InferConfig
 from steprag.agent.profiles import PROFILES, load_profile
+from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.config.recipes import recipe_named
 from steprag.config.sections import PolicyConfig, engine_of
 from steprag.config.words import options_meant
 from steprag.console.terminal import guarded
@@ -25,10 +30,11 @@ from steprag.engines.launch import EngineSpec, command
 from steprag.records.jsonl import read_records
 from steprag.records.training_rows import Pair
 from steprag.runs.run import read_manifest
+from steprag.tree import Tree
 from steprag.types import Prediction
 from tests.fakes import QUESTION, WORLD, chat_reply, serve
 from tests.indexing import write_corpus
-from tests.test_documents import known_options
+from tests.test_documents import command_of, known_options
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "seeds.md"
@@ -48,6 +54,21 @@ def test_every_row_of_the_page_is_shown_by_a_test_of_the_file_that_it_names() ->
         assert re.search(rf'(def |"){name}\b', (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8")), proof
 
 
+def test_what_the_page_says_to_type_is_there() -> None:
+    """Every command, option, recipe and file of the middle column; a bare option is one of some command's."""
+    told = " ".join(row.split(" | ")[1] for row in PAGE.read_text("utf-8").splitlines() if row.count(" | ") == 2)
+    for code in re.findall(r"`(?:steprag )?([^`]+)`", told):
+        command = command_of(code)
+        for option in set(re.findall(r"--[a-z][\w.]*", code)) - {"--env"}:  # it may stand before every command
+            known = [sorted(known_options(each)) for each in ([command] if command else ANY)]
+            assert any(len(options_meant(option, each)) == 1 for each in known), code
+        for recipe in re.findall(r"--config (\S+)", code):
+            assert recipe_named(recipe, (command or "infer").split()[-1])
+        for file in re.findall(r"(?:configs|scripts)/\S+", code):
+            assert (ROOT / file).is_file()
+
+
+ANY = ("infer", "train", "index build", "chat")
 COMMIT = "c" * 40
 
 
@@ -113,14 +134,16 @@ def test_reasonrag_s_inference_line_is_typed_as_it_stands(
         "hotpotqa/dev_0"
     ]
     config = read_manifest(Path("runs/infer-hotpotqa"))["config"]
-    assert (config["episode"]["depth"], config["episode"]["top_k"], config["policy"]["model"]) == (8, 3, "X")
+    assert (config["episode"]["depth"], config["episode"]["top_k"], config["policy"]["model"]) == (9, 3, "X")
     assert "index: indexes/bm25, the newest under runs or indexes" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("flashrag")
 @pytest.mark.parametrize("name", ["hotpotqa", "popqa", "2wikimultihopqa", "musique", "nq", "triviaqa"])
-def test_reasonrag_s_generation_lines_are_typed_as_they_stand(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that has a recipe is asked with it: its worked examples, its prices."""
+def test_reasonrag_s_generation_lines_are_typed_as_they_stand(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that has a recipe is asked with it: its worked examples, its prices. The pairs follow, as published."""
     monkeypatch.setenv("STEPRAG_SEARCH__ROLLOUTS", "2")
     with serve(chat_reply()) as endpoint:
         monkeypatch.setenv("STEPRAG_POLICY__BASE_URL", endpoint.url)
@@ -129,6 +152,14 @@ def test_reasonrag_s_generation_lines_are_typed_as_they_stand(name: str, monkeyp
     assert manifest["config"]["policy"]["engine"] == "openai"
     assert (manifest["config"]["prompt"]["examples"], manifest["status"]) == (2, "done")
     assert manifest["config"]["policy"]["price"]["prompt"]
+    assert "is --config reasonrag" in capsys.readouterr().err
+    if name in ("hotpotqa", "popqa", "2wikimultihopqa"):
+        assert typed("python preference_data_generation.py --products sft", monkeypatch) == 0
+        assert read_manifest(Path(f"runs/generate-{name}/pairs"))["config"]["preset"] == "reasonrag"
+        assert "unpaid_from" not in capsys.readouterr().err
+        more = f"--trees runs/generate-{name} --products sft --out runs/p --label.unpaid_from 9"
+        assert typed(f"python preference_data_generation.py {more}", monkeypatch) == 0
+        assert "bound was 7 steps; give --label.unpaid_from 6, not 9" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("model", "engine"), [
@@ -288,8 +319,17 @@ def test_the_published_pairs_come_from_the_hub_with_the_prompts_that_are_shipped
         assert told in capsys.readouterr().err
 
 
+CHECKPOINT, LORA = "reasonrag/Qwen2.5-7B-Instruct-ReasonRAG", "wlzhang98/Qwen2.5-7B-Instruct-RAG-Lora"
+
+
 @pytest.mark.usefixtures("flashrag")
-def test_the_published_checkpoint_is_asked_with_its_own_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("words", "recipe"), [
+    ("--config reasonrag", None), (f"--model {CHECKPOINT}", "reasonrag.yaml"),
+    (f"--model {LORA}", "reasonrag-lora.yaml"),
+])  # fmt: skip
+def test_a_published_id_chooses_the_published_recipe_and_prompts(
+    words: str, recipe: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its first step, its evidence, its answer, with the words and in the order that it was trained on."""
     seen: list[list[dict[str, str]]] = []
 
@@ -302,7 +342,7 @@ def test_the_published_checkpoint_is_asked_with_its_own_prompts(monkeypatch: pyt
     with serve(reply) as endpoint:
         monkeypatch.setenv("STEPRAG_POLICY__BASE_URL", endpoint.url)
         monkeypatch.setenv("STEPRAG_POLICY__ENGINE", "openai")
-        assert typed("python inference.py --dataset_name hotpotqa --config reasonrag", monkeypatch) == 0
+        assert typed(f"python inference.py --dataset_name hotpotqa {words}", monkeypatch) == 0
     assert [messages[0]["content"] for messages in seen] == [words_of("reasonrag", turn) for turn in TURNS.values()]
     assert seen[1][1]["content"].startswith(
         f"Question: {QUESTION}\nPrevious Thoughts: So the next query is <query>Albania"
@@ -311,6 +351,54 @@ def test_the_published_checkpoint_is_asked_with_its_own_prompts(monkeypatch: pyt
     assert seen[1][1]["content"].endswith("\n\n</reference>")
     (found,) = read_records(Path("runs/infer-hotpotqa/predictions.jsonl"), Prediction)
     assert found.prediction == "lek"
+    config, said = read_manifest(Path("runs/infer-hotpotqa"))["config"], capsys.readouterr().err
+    assert (config["policy"]["model"], config["episode"]["depth"]) == (words.split()[-1] if recipe else CHECKPOINT, 9)
+    assert (f"{recipe}, which is that of --model" in said) == bool(recipe)
+    assert "warning: reasonrag" not in said
+
+
+@pytest.mark.parametrize(("words", "model", "adapter", "depth"), [
+    (f"--model {LORA}", "Qwen/Qwen2.5-7B-Instruct", LORA, 9),
+    (f"--adapter {LORA} --max-iter 3", "Qwen/Qwen2.5-7B-Instruct", LORA, 4),
+    (f"--model {LORA} --base_url http://127.0.0.1:9/v1", LORA, None, 9),
+    (f"--model models--reasonrag--{CHECKPOINT[10:]}/snapshots/c --max_iter=0", None, None, 1),
+    (f"--model {CHECKPOINT}-mine", None, None, 7),
+    (f"--model {CHECKPOINT}.Q8.gguf", None, None, 7),
+])  # fmt: skip
+def test_a_published_adapter_is_put_on_its_base(
+    words: str, model: str | None, adapter: str | None, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = argparse.ArgumentParser(prog="steprag infer")
+    add_options(parser, InferConfig)
+    config = config_from(InferConfig, parse_arguments(parser, words.split()))
+    assert (config.policy.model, config.policy.adapter) == (model or words.split()[1], adapter)
+    assert (config.episode.depth, config.prompt.profile) == (depth, "transcript" if depth == 7 else "reasonrag")
+    if words == f"--model {LORA}":
+        assert config.policy.engine == engine_of("Qwen/Qwen2.5-7B-Instruct"), "as without the recipe"
+        monkeypatch.setenv("STEPRAG_VLLM", __file__)
+        assert config_from(InferConfig, parse_arguments(parser, words.split())).policy.engine == "vllm"
+
+
+@pytest.mark.usefixtures("flashrag")
+def test_the_published_loop_is_asked_in_its_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge's prompt is that of the released code, to the letter; its sampling too."""
+    with serve(chat_reply(lambda prompt, draw: "Too short. So the score is [45]." if "Process" in prompt else
+                          "So the answer is <answer>lek</answer>")) as endpoint:  # fmt: skip
+        for section in ("POLICY", "JUDGE"):
+            monkeypatch.setenv(f"STEPRAG_{section}__BASE_URL", endpoint.url)
+        assert typed("python data_generation.py --dataset_name popqa --config reasonrag", monkeypatch) == 0
+    config = read_manifest(Path("runs/generate-popqa"))["config"]
+    assert (config["episode"]["depth"], config["search"]["rollouts"], config["search"]["children"]) == (8, 64, 2)
+    policy, judge = endpoint.requests[:2]
+    assert policy["messages"][0]["content"] == words_of("reasonrag", "start")
+    assert hashlib.sha256(judge["messages"][0]["content"].encode()).hexdigest()[:16] == "571357d8c12fb46c"
+    assert judge["messages"][1]["content"] == (
+        f"Question: {QUESTION}\nGolden Answer: lek\nAgent Reasoning Process: So the answer is <answer>lek</answer>"
+    )
+    for request in (policy, judge):
+        assert (request["temperature"], request["max_tokens"], request.get("response_format")) == (1.0, 256, None)
+    (tree,) = read_records(Path("runs/generate-popqa/trees.jsonl"), Tree)
+    assert tree.nodes[1].judge == {"score": 0.45, "text": "Too short. So the score is [45]."}
 
 
 def test_the_published_adapter_is_served_from_the_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,6 +416,34 @@ def test_the_published_adapter_is_served_from_the_hub(cache: Path, monkeypatch: 
     shutil.rmtree(cache)
     with pytest.raises(Exception, match=r"adapter 'reasonrag/.*': not on this machine"):
         command(EngineSpec(recipe["engine"], recipe["model"], recipe["adapter"]))
+
+
+TYPED: Sequence[str] = """
+pairs import hub:reasonrag/RAG_ProGuide
+pairs export --pairs runs/pairs-RAG_ProGuide --format llamafactory
+score lengths runs/pairs-RAG_ProGuide
+plan train --pairs runs/pairs-RAG_ProGuide --config qwen2.5-7b-dpo --device h100 --devices 8
+plan train --config qwen2.5-32b-grpo --device h100 --devices 2
+infer --dataset_name hotpotqa --prompt.profile stack --policy.model double
+generate --dataset_name musique --prompt.profile stack --policy.model double
+pairs --trees runs/generate-musique --preset reasonrag --products sft
+score judge --predictions runs/infer-hotpotqa --model double
+score evaluate --predictions runs/infer-hotpotqa
+""".strip().splitlines()
+"""Lines of the page's middle column, in an order in which each finds what it reads."""
+
+
+@pytest.mark.usefixtures("flashrag")
+def test_lines_of_the_page_are_typed(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_hub(cache, "dataset", "reasonrag/RAG_ProGuide", {"RAG_ProGuide.json": json.dumps(published_rows(12)).encode()})
+    with serve(chat_reply(lambda prompt, _: "yes" if "Right?" in prompt else "<answer> lek </answer>")) as endpoint:
+        for section in ("POLICY", "JUDGE"):
+            monkeypatch.setenv(f"STEPRAG_{section}__BASE_URL", endpoint.url)
+            monkeypatch.setenv(f"STEPRAG_{section}__ENGINE", "openai")
+        for line in TYPED:
+            assert main(line.split()) == 0, (line, capsys.readouterr().err)
 
 
 def test_the_memory_stack_s_row_is_one_script() -> None:

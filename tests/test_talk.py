@@ -19,6 +19,7 @@ from apps.commands import main
 from steprag import atlas
 from steprag.agent.grammars import GRAMMARS
 from steprag.agent.inert import neutralise
+from steprag.agent.talk import reply_to
 from steprag.config.env_file import without_env
 from steprag.config.load import load_config
 from steprag.config.sections import PolicyConfig
@@ -61,7 +62,7 @@ def test_old_and_other_words_name_modes(name: str, mode: str | None) -> None:
 def test_talk_is_a_conversation_that_is_told_again_as_it_was(tmp_path: Path) -> None:
     policy = WritingPolicy(scripted(HELLO, "You said hi.", *WORK, "Again."))
     with chat(policy, tmp_path) as served:
-        first = served.whole("Hi there!")
+        first = served.whole("I feel great!")
         more = {"conversation": first[0]["conversation"]}
         second = served.whole("What did I just say?", mode="chat", **more)
         question = served.whole("Which currency?", **more)
@@ -69,30 +70,46 @@ def test_talk_is_a_conversation_that_is_told_again_as_it_was(tmp_path: Path) -> 
         served.events(again)
         step = served.client.get(f"/api/turns/{second[0]['turn']}/steps/0").json()
         fork = served.client.post(f"/api/turns/{second[0]['turn']}/fork", json={"step": 0, "text": "No."})
-    assert (first[0]["mode"], first[1]["route"], first[1]["why"]) == ("auto", "talk", "it is a greeting")
+    assert (first[0]["mode"], first[1]["route"], first[1]["why"]) == ("auto", "talk", "it is about the person")
     assert (second[0]["mode"], second[-2]["content"]) == ("direct", "You said hi.")
     assert question[1]["route"] == "question"
     assert {"passages"} <= {event["type"] for event in question} - {event["type"] for event in (*first, *second)}
-    history = [("user", "Hi there!"), ("assistant", neutralise(HELLO.strip())), ("user", "What did I just say?")]
+    history = [("user", "I feel great!"), ("assistant", neutralise(HELLO.strip())), ("user", "What did I just say?")]
     assert [(one["role"], one["content"]) for one in policy.prompts[1][1:]] == history
     assert policy.prompts[1] == policy.prompts[-1] == tuple(step["messages"])  # kept, and tried again, as it was
     assert [one["text"] for one in step["candidates"]] == ["You said hi."]
     with chat(policy, tmp_path) as served:
         told = [served.events(one[0]["turn"]) for one in (first, second)]
     assert [event["type"] for event in told[0]] == [one["type"] for one in first if one["type"] != "step.delta"]
-    assert [told[0][1]["why"], told[1][-2]["content"]] == ["it is a greeting", "You said hi."]
+    assert [told[0][1]["why"], told[1][-2]["content"]] == ["it is about the person", "You said hi."]
     assert (fork.status_code, fork.json()["error"]["code"]) == (422, "no_steps")
     turns = list(read_records(tmp_path / "turns.jsonl", Turn))
     assert [turn.route and turn.route.kind for turn in turns] == ["talk", None, "question", None]
-    assert (turns[1].history, turns[2].history) == ((("Hi there!", HELLO.strip()),), None)
+    assert (turns[1].history, turns[2].history) == ((("I feel great!", HELLO.strip()),), None)
+
+
+@pytest.mark.parametrize(("said", "mode", "part"), [
+    ("hello, who are you?", "auto", "not a person"), ("What can you do?", "direct", "not a person"),
+    ("Thanks a lot!", "auto", "You are welcome"), ("Hi! My name is Ben.", "direct", "Nice to meet you"),
+    ("good evening", "chat", "Ask me a question"),
+])  # fmt: skip
+def test_greetings_names_and_thanks_get_fixed_words_and_no_model_is_asked(said: str, mode: str, part: str) -> None:
+    policy = WritingPolicy(scripted("I'm Liam."))
+    with chat(policy) as served:
+        told = served.whole(said, mode=mode)
+    assert part in told[-2]["content"]
+    assert policy.prompts == []
+    assert "lacks" not in told[-2]
+    assert main(["ask", said, "--index", "nowhere"]) == 0
+    assert reply_to("Thanks, but who wrote Hamlet?") is reply_to("I feel great") is None
 
 
 def test_who_wants_no_talk_gets_a_search() -> None:
     with chat(WritingPolicy(scripted(*WORK))) as served:
-        told = served.whole("Hi there!", mode="search")
+        told = served.whole("I feel great!", mode="search")
         served.desk.chat.__dict__["talk"] = False
         served.policy.script = scripted(*WORK)
-        off = served.whole("Hi there!")
+        off = served.whole("I feel great!")
     assert "route" not in told[1] | off[1]
     assert (told[0]["mode"], told[-2]["content"], off[-2]["content"]) == ("local", "lek", "lek")
 
@@ -254,12 +271,12 @@ def test_an_environment_file_gives_what_the_environment_lacks(tmp_path: Path, mo
 def test_the_page_says_what_was_taken_for_talk_and_asks_again_otherwise(browser: Any) -> None:
     with chat(WritingPolicy(scripted("Hello you.", *WORK))) as served, page_in(browser) as page:
         opened(page, served)
-        ask(page, "Hi there!")
+        ask(page, "I feel great!")
         turn = ended(page)
-        assert "Taken for talk: it is a greeting." in turn.inner_text()
+        assert "Read as talk: it is about the person." in turn.inner_text()
         assert turn.locator(".answer-text").inner_text().strip() == "Hello you."
         assert turn.get_by_role("button", name="Right").count() == 0  # talk is no answer to be judged
         turn.get_by_role("button", name="Search for it").click()
         searched = ended(page, 2)
         assert searched.locator(".answer-text").inner_text().startswith("lek")
-        assert "Taken for" not in searched.inner_text()
+        assert "Read as" not in searched.inner_text()

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 import training.trl.sft
 from steprag.config.load import load_config
@@ -246,6 +247,12 @@ def test_sft_learns_and_leaves_a_checkpoint(tiny: Path, warm: Path) -> None:
     assert read_json(warm / "adapter_config.json")["base_model_name_or_path"] == str(tiny)
     assert all(key.count("layers") and "ref" not in key for key in tensors(warm))
     assert [row["step"] for row in lines(warm / "metrics.jsonl")] == list(range(1, 9))
+    _, front, card = (warm / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    assert yaml.safe_load(front) == {"library_name": "peft", "pipeline_tag": "text-generation", "license": "unknown",
+                                     "tags": ["steprag", "agentic-rag", "sft", "lora"]}  # fmt: skip
+    for said in (f"steprag train --stage sft --model {tiny}", "profile transcript, hash abc\n", "steps 8",
+                 *manifest["data"].values(), manifest["base"]["sha256"], "learning_rate", "not measured"):  # fmt: skip
+        assert said in card
 
 
 def test_a_second_run_does_nothing_another_is_refused(tiny: Path, pairs: Path, warm: Path, capsys: Capture) -> None:
@@ -384,6 +391,7 @@ def test_merged_model_is_base_and_adapter_in_one(tiny: Path, pairs: Path, tmp_pa
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     assert train(tiny, pairs, tmp_path, "sft", "--max_steps", "2", "--merge", "true") == 0
+    assert "library_name: transformers\n" in (tmp_path / "merged/README.md").read_text(encoding="utf-8")
     merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     adapted = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tiny), str(tmp_path))
     ids = torch.arange(3, 40)[None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import random
 from dataclasses import replace
@@ -22,7 +23,7 @@ from apps.tunnel.report import CellResults, goals_of, read_cell, write
 from apps.tunnel.statistics import holm, of_seeds, trend
 from apps.tunnel.train import Schedule, dpo, packed, sft, token_logps
 from apps.tunnel.unit import made_pairs, narrowed, pair_rows, turns
-from apps.tunnel.world import HOPS, KIND_OF, RELATIONS, FactWorld, right_steps
+from apps.tunnel.world import HOPS, KIND_OF, RELATIONS, FactWorld, parts_of, right_steps
 from benchmarks.tunnel_starts import Habits, Recipe, demonstrate, demonstrations, differences, habits, pretrained
 from data_generation.expand import Searcher
 from data_generation.growth import SearchTree
@@ -38,7 +39,7 @@ CAREFUL = Habits(dict.fromkeys(RELATIONS, 0.0), dict.fromkeys(RELATIONS, 0.0), s
 
 def test_a_fact_is_found_under_its_own_word_alone() -> None:
     world = FactWorld(3)
-    for person, relation in (("Bado", "boss"), ("Kuxa", "heir"), ("Mira", "poet")):
+    for person, relation in (("Anna", "boss"), ("Maria", "heir"), ("Rosa", "poet")):
         told, found_by = world.fact(person, relation)
         title = f"{person} {found_by} {KIND_OF[relation]}"
         for word in RELATIONS[relation]:
@@ -49,16 +50,25 @@ def test_a_fact_is_found_under_its_own_word_alone() -> None:
     assert len({passage.id for passage in world.corpus()}) == 64 * 32 * 3
 
 
+def test_the_worlds_stay_those_of_the_published_figures() -> None:
+    """As the policy reads them, whatever persons and words are called."""
+    digest = hashlib.sha256()
+    for asked in FactWorld(77).questions(60, guessable=0.5):
+        digest.update(bytes(encode(asked.question)))
+    for passage in FactWorld(77).corpus():
+        digest.update(bytes(encode(f"{passage.title} {passage.text}")))
+    assert digest.hexdigest()[:16] == "e122b0f6a84cf189"
+
+
 def test_questions_lead_from_fact_to_fact() -> None:
     world = FactWorld(5)
     for asked in world.questions(24, guessable=0.5):
-        person, *relations = asked.question.split(" is ")[0].split()
+        person, relations, named = parts_of(asked.question)
         met = [person]
         for relation in relations:
             met.append(world.fact(met[-1], relation)[0])
         assert len(set(met)) == len(met) == asked.metadata["hops"] + 1
         assert len(asked.metadata["supporting_titles"]) == asked.metadata["hops"]
-        named = asked.question.partition(" is ")[2]
         assert asked.golden_answers == ((("yes" if named == met[-1] else "no") if named else met[-1]),)
     assert world.questions(6) == FactWorld(5).questions(6) != FactWorld(6).questions(6)
 
@@ -119,8 +129,8 @@ def test_a_score_is_the_models_own() -> None:
     world, start = FactWorld(9), start_of("middle")
     environment = environment_of(world)
     prompt = environment.announced(environment.start(world.questions(1)[0].question))
-    sample = asyncio.run(BatchedPolicy(start).score(prompt, " Bado </answer>"))
-    ids = torch.tensor([[1, *encode(prompt[0]["content"]), *encode(prompt[1]["content"] + " Bado </answer>")]])
+    sample = asyncio.run(BatchedPolicy(start).score(prompt, " Anna </answer>"))
+    ids = torch.tensor([[1, *encode(prompt[0]["content"]), *encode(prompt[1]["content"] + " Anna </answer>")]])
     told = logits(start, forward(start, ids, torch.arange(ids.shape[1])[None])).log_softmax(-1)[0, -3:-1]
     assert sample.completions[0].logprobs == pytest.approx(told[range(2), ids[0, -2:]].tolist(), abs=1e-5)
 
@@ -160,9 +170,10 @@ def test_every_label_speaks_of_every_tree(forest: Forest) -> None:
 
 def test_skills_are_the_relation_due_and_the_word() -> None:
     world = FactWorld(8)
-    both = world.questions(60, (2,))
-    asked = next(one for one in both if world.fact(*one.question.split()[:2])[1] in "serves endows")
-    relations = asked.question.split()[1:]
+    first = {name: words[0] for name, words in RELATIONS.items()}
+    each = ((one, *parts_of(one.question)) for one in world.questions(60, (2,)))
+    asked = next(one for one, who, (due, _), _ in each if world.fact(who, due)[1] == first[due])
+    relations = parts_of(asked.question)[1]
     told = skills(tree_of(world, asked, CAREFUL))
     assert told[1][:2] == ("query", relations[0])
     assert told[-1] == ("answer", "0")
@@ -268,7 +279,9 @@ def test_an_error_of_the_policy_reaches_all_who_wait() -> None:
     policy = BatchedPolicy({name: each for name, each in start_of("middle").items() if "norm" not in name})
 
     async def asked() -> list[object]:
-        some = [policy.score((Message(role="user", content="Bado doctor ?"),), " Bado </answer>") for _ in range(2)]
+        some = [
+            policy.score((Message(role="user", content="Who is Anna's doctor?"),), " Anna </answer>") for _ in range(2)
+        ]
         return list(await asyncio.wait_for(asyncio.gather(*some, return_exceptions=True), 60))
 
     assert [type(each) for each in asyncio.run(asked())] == [KeyError, KeyError]
@@ -314,7 +327,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert page == capsys.readouterr().out.removesuffix("\n")
     for arm in ("own reward", "own reward, own search", "outcomes, own search", "marked facts, own search"):
         assert f"| {arm} |" in page
-    assert "a: marked facts beat outcomes" in page
+    assert "judge no goal" in page
+    assert "reached" not in page
     assert (out / "hops.png").stat().st_size > 5000
     files = {path: path.stat().st_mtime_ns for path in out.rglob("*.json")}
     assert len(files) == 2 * 7

@@ -257,6 +257,7 @@ def test_a_pair_leads_to_its_tree_and_kind_and_a_tree_to_its_pairs(run: Path, ma
     nodes = [pair.chosen_node, pair.rejected_node]
     assert (row["tree"], row["margin"], row["nodes"]) == (pair.tree, pair.margin, nodes)
     assert row["question"].startswith("How many counties")
+    assert f"> {row['chosen']} </" in pair.chosen[0]["content"]
     where = f"/api/where?tree={pair.tree}&question={pair.question_id}"
     assert got(where, *runs) == {"run": "run", "line": 1, "id": pair.question_id}
     assert got("/api/record/pairs?run=pairs&line=1", *runs)["chosen"] == [dict(pair.chosen[0])]

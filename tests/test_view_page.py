@@ -512,6 +512,7 @@ def test_the_last_moment_is_the_tree(page: Page) -> None:
     for line in (1, 2, 50):
         told = page.evaluate(page_script("moments"), ["trees", line])
         assert told["whole"]
+        assert told["scores"][-1] == told["best"]  # the best path ends right where a path does
         assert len(told["ends"]) <= told["said"]
         for moment in (told["last"], told["ends"][-1]):
             assert moment["visits"] == told["visits"]

@@ -88,7 +88,7 @@ def test_woven_episodes_are_learnt_but_for_the_failed_step(tmp_path: Path, world
     write_records(run / "trees.jsonl", [tree()])
     corpus.write_text("".join(json.dumps({"id": p.id, "title": p.title, "text": p.text}) + "\n" for p in WORLD))
     assert main(["weave", "--trees", str(run), "--out", str(file)]) == 0
-    assert "1 episodes, 1 with a detour" in capsys.readouterr().err
+    assert "1 episode, 1 with a detour" in capsys.readouterr().err
     more = ["--prompt.profile", "stack", "--episode.depth", "9", "--out", str(tmp_path / "worked")]
     assert main(["worked", "--episodes", str(file), "--corpus", str(corpus), "--index", str(world_index), *more]) == 0
     rows = list(read_records(tmp_path / "worked/sft.train.jsonl", Trajectory))

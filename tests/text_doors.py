@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from apps.adapt.facts import facts_in
 from apps.adapt.passages import _names_in, subjects_of
-from apps.adapt.writers import facts_in
 from apps.chat.http.completion_request import CompletionBody
 from apps.chat.http.file_routes import file_name
 from apps.chat.http.openai_api import Chunks, content_of
@@ -23,7 +23,6 @@ from apps.chat.http.reasoning import reasoning_of
 from apps.chat.memory import render, rewritings
 from apps.chat.routing import route_of
 from apps.chat.turns import events
-from apps.chat.turns.citations import Support, citations
 from apps.record.record import leads_out
 from indexes.addons.bm25 import Analyser
 from indexes.addons.links import mentions, title_words
@@ -35,6 +34,8 @@ from indexes.web.retriever import likely, pieces, plain
 from preference.chained import names_of
 from preference.exchange import proguide
 from preference.exchange.instruct import steps_of
+from steprag.agent.citations import Grounds, Support, citations
+from steprag.agent.degenerate import degenerate
 from steprag.agent.grammars import GRAMMARS
 from steprag.agent.inert import neutralise, without_instructions
 from steprag.agent.profiles import load_profile
@@ -143,7 +144,8 @@ def _chatted() -> dict[str, Door]:
         "route": route_of, "history": lambda text: rewritings([(text, text)], "Where is it?"), "completion": asked,
         "reasoning": lambda text: reasoning_of(deltas(text)),
         "one step": lambda text: reasoning_of([events.step_delta(0, text)]),
-        "talk": talked, "citations": cited, "answer": lambda text: content_of([events.answer(text, [])]),
+        "talk": talked, "citations": cited, "degenerate": degenerate,
+        "answer": lambda text: content_of([events.answer(text, Grounds((), True, None, False))]),
         "file name": lambda text: file_name(f"{text}.md", (".md",)),
     }  # fmt: skip
 

@@ -182,6 +182,7 @@ class TrainConfig(StageConfig):
     report_to: Annotated[tuple[str, ...], BeforeValidator(_trackers)] = Field(
         default=(), description="trackers of the Hugging Face Trainer: tensorboard, wandb, swanlab, trackio, ..."
     )
+    license: str = Field(default="unknown", description="licence on the model card, as the hub spells it")
     llamafactory: LlamaFactorySection = Field(default_factory=LlamaFactorySection)
     gradient_checkpointing: bool = Field(default=False, description="less memory for about a third more time")
 
@@ -207,7 +208,7 @@ class TrainConfig(StageConfig):
         return self.workers > 1 or self.deepspeed is not None
 
 
-NEUTRAL = frozenset({"budget", "rendezvous", "threads", "save_steps", "report_to", "llamafactory"})
+NEUTRAL = frozenset({"budget", "rendezvous", "threads", "save_steps", "report_to", "llamafactory", "license"})
 """Keys that do not decide the result, so that an interrupted run may resume with others."""
 
 ONLINE = frozenset({"episode", "retriever", "prompt", "judge"})

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from steprag.config.load import add_options, config_from, load_config, parse_arguments
+from steprag.console.progress import say_next
 from steprag.engines.models import ModelFiles, resolve_model, text_config
 from steprag.engines.pretrained import fetched
 from steprag.engines.threads import product_flops
@@ -145,6 +146,8 @@ def main(argv: list[str]) -> int:
         raise ConfigError(
             refusal(config, data, devices, device.gib, report) + remedy(config, shape, data, devices, device.gib)
         )
+    if given.pairs:
+        say_next("train", given.pairs, *(("--config", given.config) if given.config else ()))
     return 0
 
 

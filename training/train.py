@@ -21,8 +21,9 @@ from typing import Any
 from steprag.agent.retriever import PLACES
 from steprag.batch.datasets import add_question_options, questions_given
 from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.config.recipes import out_of
 from steprag.console.plots import can_draw
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.engines.models import (
     ModelFiles,
     adapter_hash,
@@ -34,10 +35,11 @@ from steprag.engines.models import (
 from steprag.engines.threads import spin_briefly, threads_for
 from steprag.engines.tokens import opened_thought
 from steprag.engines.weights import load_tokenizer
-from steprag.errors import PART_DONE, ConfigError
+from steprag.errors import PART_DONE, ConfigError, counted
 from steprag.records.jsonl import file_hash
 from steprag.records.left_out import LeftOut, as_json
 from steprag.runs.run import Run, open_run, run_of
+from training.card import write_card
 from training.checks import check_smoothing, check_template
 from training.config import NEUTRAL, ONLINE, TrainConfig
 from training.job import Job, back_end
@@ -81,27 +83,30 @@ def main(argv: list[str]) -> int:
     spin_briefly()
     show_one_gpu(config)
     _check_sources(arguments, config)
-    config = check_recipe(config)
+    config, out = check_recipe(config), out_of(arguments, "train", arguments.pairs or arguments.questions)
+    recipe = arguments.config or "the defaults, without --config"
+    say(f"train: {config.stage} of {config.model} by {recipe}: {counted(config.epochs, 'epoch')}, learning rate "
+        f"{config.learning_rate:g}; loading takes up to a minute")  # fmt: skip
     if config.stage == "retriever":
         from training.trl.retriever import trained
 
-        with trained(arguments.pairs, arguments.out, config, threads) as run:
+        with trained(arguments.pairs, out, config, threads) as run:
             shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
-        _report(run, arguments.json)
+        _report(run, arguments.json, argv)
         return 0
     online = config.stage == "grpo"
     with ExitStack() as stack:
         asked = str(questions_given(arguments)) if online else ""
         world = stack.enter_context(open_world(asked, arguments.index, config)) if online else None
         inputs = gather(arguments.pairs, config, world)
-        check_room(Path(arguments.out), config, inputs.files)
+        check_room(out, config, inputs.files)
         identity, recipe = _identity(config, inputs), config.model_dump(mode="json")
-        run = stack.enter_context(open_run(arguments.out, "train", identity=identity, config=recipe))
+        run = stack.enter_context(open_run(out, "train", identity=identity, config=recipe))
         if run.finished:
-            say(f"{arguments.out} is trained already: {run.manifest['steps']} steps; nothing to do")
+            say(f"{run.path} is trained already: {counted(run.manifest['steps'], 'step')}; nothing to do")
         else:
             _train(config, inputs, run, threads)
-    _report(run, arguments.json)
+    _report(run, arguments.json, argv)
     return PART_DONE if run.manifest.get("unmoved") else 0
 
 
@@ -110,7 +115,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--pairs", metavar="DIR", help="folder of steprag pairs; retriever: of its export")
     add_question_options(parser, of=" to play, of grpo")
     parser.add_argument("--index", metavar="INDEX", help=f"grpo: {PLACES}")
-    parser.add_argument("--out", required=True, metavar="CKPT", help="folder for the checkpoint and its manifest")
+    parser.add_argument("--out", metavar="CKPT", help="folder for the checkpoint and its manifest [runs/train-NAME]")
     parser.add_argument("--json", action="store_true", help="write the manifest to standard output when done")
     add_options(parser, TrainConfig)
     return parse_arguments(parser, argv)
@@ -167,8 +172,8 @@ def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
 
 
 def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
-    learnt = f"{len(inputs.world.questions)} questions" if inputs.world else f"{len(inputs.rows)} rows"
-    spread = f"{threads} threads" + (f" in {config.workers} processes" if config.workers > 1 else "")
+    learnt = counted(len(inputs.world.questions), "question") if inputs.world else counted(len(inputs.rows), "row")
+    spread = counted(threads, "thread") + (f" in {config.workers} processes" if config.workers > 1 else "")
     say(f"train: {config.stage} on {learnt}, from {inputs.files.label}, {spread}")
     import torch
 
@@ -232,10 +237,14 @@ def _base(inputs: Inputs) -> dict[str, Any]:
     return {"base": base, "data": inputs.hashes, "prompt": prompt or None}
 
 
-def _report(run: Run, as_json: bool) -> None:
+def _report(run: Run, as_json: bool, argv: Sequence[str]) -> None:
     manifest = run.manifest
+    if not run.finished:  # else the card may have been written on by then
+        write_card(run, argv)
     if as_json:
         sys.stdout.write(json.dumps(manifest, ensure_ascii=False) + "\n")
     figure = "reward" if "reward_first" in manifest else "loss"  # the loss of GRPO says nothing about progress
     change = f"{figure} {manifest[f'{figure}_first']:.4f} → {manifest[f'{figure}_last']:.4f}"
-    say(f"train: {manifest['steps']} steps, {change}, checkpoint in {run.path}")
+    say(f"train: {counted(manifest['steps'], 'step')}, {change}, checkpoint in {run.path}")
+    if manifest["config"]["stage"] in ("sft", "dpo", "grpo"):
+        say_next("serve", "--model", run.path)

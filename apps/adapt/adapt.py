@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,12 +27,12 @@ from data_generation.config import GenerateConfig
 from data_generation.plan import planned
 from steprag.batch.forecast import likely_usage, most_usage
 from steprag.config.load import add_options, config_from, load_config, parse_arguments
-from steprag.config.recipes import RECIPES
-from steprag.config.sections import EpisodeConfig, PolicyConfig, Section
-from steprag.console.progress import say
+from steprag.config.recipes import RECIPES, RUNS, stem_of
+from steprag.config.sections import EpisodeConfig, PolicyConfig, PriceConfig, Section
+from steprag.console.progress import say, say_next
 from steprag.engines.models import EMBEDDED
 from steprag.engines.threads import spin_briefly
-from steprag.errors import PART_DONE, BudgetReached, StepragError
+from steprag.errors import PART_DONE, BudgetReached, StepragError, counted
 from steprag.policy.budget import dollars
 from steprag.records.jsonl import existing
 from steprag.records.yaml_files import read_yaml
@@ -67,13 +67,16 @@ def main(argv: list[str]) -> int:
     about = "Your documents to a trained agent, with a proof."
     parser = argparse.ArgumentParser(prog="steprag adapt", description=about)
     parser.add_argument("folder", metavar="FOLDER", help="documents, or any corpus that steprag index build takes")
-    parser.add_argument("--out", required=True, metavar="DIR", help="folder of all runs: index, agent, report.html")
+    where = "folder of all runs: index, agent, report.html [runs/adapt-FOLDER]"
+    parser.add_argument("--out", metavar="DIR", help=where)
     parser.add_argument("--plan", action="store_true", help="say what it will cost, and stop")
     add_options(parser, AdaptConfig)
     given = parse_arguments(parser, argv)
-    adaptation = Adaptation(given.folder, Path(given.out), config_from(AdaptConfig, given))
+    out = Path(given.out or f"{RUNS}/adapt-{stem_of(given.folder)}")
+    adaptation = Adaptation(given.folder, out, config_from(AdaptConfig, given))
     sys.stdout.write(adaptation.price())
     if given.plan:
+        say_next("adapt", *(word for word in argv if word != "--plan"))
         return 0
     spin_briefly()  # before a stage loads torch
     out = adaptation.out
@@ -81,7 +84,8 @@ def main(argv: list[str]) -> int:
         contenders = adaptation.run()
         compared, stages = compare(contenders, out / "compare"), adaptation.pipeline
         page = write_report(out, contenders, compared, stages, adaptation.bills(), failed=adaptation.failed)
-    sys.stdout.write(f"{page}\n\n    steprag serve --index {out / 'index'} --model {out / 'agent'}\n")
+    sys.stdout.write(f"{page}\n")
+    say_next("serve", out / "index", *(("--model", out / "agent") if adaptation.kinds else ()))
     return PART_DONE if adaptation.failed or not adaptation.kinds else 0
 
 
@@ -117,9 +121,13 @@ class Adaptation:
 
     @property
     def kinds(self) -> list[str]:
-        """The trainings for which the trees gave something to learn from."""
-        counts = read_manifest(self.out / "pairs").get("counts", {})
-        return [kind for kind, rows in ROWS.items() if counts.get(rows)]
+        """The trainings for which the trees gave enough to learn from."""
+        return [kind for kind, rows in ROWS.items() if self.learnt.get(rows, 0) >= self.config.least]
+
+    @property
+    def learnt(self) -> dict[str, int]:
+        """What the pairs folder counts."""
+        return read_manifest(self.out / "pairs").get("counts", {})
 
     def run(self) -> list[Contender]:
         """All stages; returns who answered the test questions. Raises BudgetReached, StepragError."""
@@ -184,7 +192,9 @@ class Adaptation:
             yield stage(out, "train", *fast(), *below, config=recipe, pairs=self.out / "pairs")
             below = ["--model" if _recipe("training", recipe).get("finetuning") == "full" else "--adapter", str(out)]
         if not below:
-            say("adapt: the trees gave nothing to learn from; ask for more --questions, or give a stronger policy")
+            found = ", ".join(f"{self.learnt.get(rows, 0)} rows for {kind}" for kind, rows in ROWS.items())
+            say(f"adapt: the trees gave too little to learn from ({found}; --least {self.config.least}); ask for more "
+                "--questions, or give a stronger policy (--base_url, --model)")  # fmt: skip
 
     def _contenders(self) -> list[Contender]:
         """Who answers the test questions: three baselines, and the agent where one was trained."""
@@ -206,19 +216,35 @@ class Adaptation:
         """What is said before anything is spent. Raises ConfigError for a recipe that is not."""
         for kind in ROWS:
             _recipe("training", vars(self.config.student)[kind])
-        who = "the policy writes" if self.config.by_policy else "templates over extracted facts make"
+        who = "the policy writes" if self.config.by_policy else "templates make"
         told = [f"{who} the questions; training and test run on this machine", *map(": ".join, self.forecast.items())]
+        told += [self.bought()] if self.config.budget.usd else []
         return "".join(f"adapt: {line}\n" for line in told)
+
+    def bought(self) -> str:
+        """What the budget's dollars are likely to buy."""
+        usd, config, price = self.config.budget.usd or 0, self.config, self.config.policy.cost
+        each = dollars(self._uses(most=False), price if price.known else _gpt_4o()) / config.questions
+        if not each:
+            return f"${usd:g} is not needed: the policy runs on this machine"
+        at = "your price" if price.known else "GPT-4o's price, as you gave none"
+        part = f"{min(config.questions, int(usd / each))} of the {config.questions} questions to train on"
+        return f"${usd:g} is likely to buy {part}, with their trees and the test, at {at}"
+
+    def _uses(self, *, most: bool) -> Usage:
+        """What questions and trees together use."""
+        search = load_config(GenerateConfig, base=self._search())
+        trees = planned(search, [Question("", "x" * 200, ("",))] * self.config.questions)
+        return sum((most_usage if most else likely_usage)(trees).values(), self.config.use(most=most))
 
     @cached_property
     def forecast(self) -> dict[str, str]:
         """What questions and trees together are likely to cost, each question, and all at most."""
-        config, search = self.config, load_config(GenerateConfig, base=self._search())
-        trees = planned(search, [Question("", "x" * 200, ("",))] * config.questions)
-        likely, most = (config.use(most=most) for most in (False, True))
-        each = {"likely for each question": self._each(likely, sum(config.wanted.values()))} if likely.calls else {}
-        return {"likely": self.bill(sum(likely_usage(trees).values(), likely)), **each,
-                "at most": self.bill(sum(most_usage(trees).values(), most))}  # fmt: skip
+        likely = self.config.use(most=False)
+        each = (
+            {"likely for each question": self._each(likely, sum(self.config.wanted.values()))} if likely.calls else {}
+        )
+        return {"likely": self.bill(self._uses(most=False)), **each, "at most": self.bill(self._uses(most=True))}
 
     def bills(self) -> dict[str, str]:
         """What was told beforehand, and what was used."""
@@ -241,9 +267,15 @@ class Adaptation:
         """Calls, tokens and dollars: at the price that is given, where one is, and at GPT-4o's."""
         price = self.config.policy.cost
         own = f", ${dollars(use, price):,.{digits}f}" if price.known else ""
-        other = dollars(use, PolicyConfig(**read_yaml(GPT_4O)["policy"]).price)
+        other = dollars(use, _gpt_4o())
         tokens = f"{use.prompt_tokens:,} prompt and {use.completion_tokens:,} completion tokens"
-        return f"{use.calls:,} calls, {tokens}{own}; at GPT-4o's price ${other:,.{digits}f}"
+        return f"{counted(use.calls, 'call')}, {tokens}{own}; at GPT-4o's price ${other:,.{digits}f}"
+
+
+@cache
+def _gpt_4o() -> PriceConfig:
+    """GPT-4o's price."""
+    return PolicyConfig(**read_yaml(GPT_4O)["policy"]).price
 
 
 def _recipe(kind: str, name: str) -> dict[str, Any]:

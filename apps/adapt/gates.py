@@ -47,11 +47,10 @@ ANSWER_WORDS, COPIED, FOUND = 12, 8, 3
 
 @dataclass(frozen=True)
 class Hop:
-    """A question of one passage with its answer; `relation`: what a rule read it by (`facts`), none of a policy's."""
+    """A question of one passage with its answer."""
 
     question: str
     answer: str
-    relation: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,15 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class PassagePath:
-    """Passages by row, all of one split; `bridges[i]`, a normalised name, leads from passage i to the next."""
+    """Passages by row, all of one split; `bridges[i]`, a normalised name, leads from passage i to the next. `turn`: how
+    many paths lead through the same passages before it.
+    """
 
     id: str
     split: str
     rows: tuple[int, ...]
     bridges: tuple[str, ...] = ()
+    turn: int = 0
 
 
 def document_of(passage: Passage) -> str:
@@ -111,17 +114,18 @@ class PassageGraph:
             rows = {*(about if len(about) <= MOST else ()), *(saying if len(saying) + len(about) <= MOST else ())}
             yield from ((name, other) for other in sorted(rows - {row}))
 
-    def paths(self, hops: int, split: str, seed: int) -> Iterator[PassagePath]:
-        """Paths of so many passages within a split: a passage begins three at most, none are of the same passages."""
-        draw, seen, starts = random.Random(f"{seed}/{hops}/{split}"), set[frozenset[int]](), self.rows_of(split)
-        for _ in range(1 if hops == 1 else 3):
+    def paths(self, hops: int, split: str, seed: int, turns: int = 1) -> Iterator[PassagePath]:
+        """Paths of so many passages within a split: a passage begins three at most, `turns` are of the same."""
+        draw, seen, starts = random.Random(f"{seed}/{hops}/{split}"), Counter[frozenset[int]](), self.rows_of(split)
+        for _ in range(turns if hops == 1 else 3):
             draw.shuffle(starts)
             for start in starts:
                 path = self._walk(start, hops, split, draw)
                 rows = (start, *(row for _, row in path))
-                if len(rows) == hops and frozenset(rows) not in seen:
-                    seen.add(frozenset(rows))
-                    yield PassagePath(f"{split}-{hops}-{len(seen):05}", split, rows, tuple(name for name, _ in path))
+                if len(rows) == hops and (turn := seen[frozenset(rows)]) < turns:
+                    seen[frozenset(rows)] += 1
+                    names = tuple(name for name, _ in path)
+                    yield PassagePath(f"{split}-{hops}-{seen.total():05}", split, rows, names, turn)
 
     def _walk(self, start: int, hops: int, split: str, draw: random.Random) -> list[tuple[str, int]]:
         """A walk over names to passages, neither twice: to what is about the name, where there is such a passage."""

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from bisect import insort
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -21,6 +19,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from apps.adapt import writers
+from apps.adapt.draw import Draw
 from apps.adapt.gates import FOUND, GATES, MADE, MadeQuestion, QuestionWriter, make, runs_of
 from apps.adapt.passages import SPLITS, PassageGraph, PassagePath
 from indexes import open_retriever
@@ -28,13 +27,13 @@ from indexes.rows.passage_store import PassageStore
 from inference.config import GreedyConfig
 from steprag.agent.retriever import Retriever
 from steprag.batch.results import Results
-from steprag.batch.worklist import ask_all, failures_in, model_asked, run_interruptible
+from steprag.batch.worklist import FAILED, ask_all, failures_in, model_asked, run_interruptible
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
-from steprag.config.recipes import PASSAGES, index_of
+from steprag.config.recipes import PASSAGES, index_of, out_of
 from steprag.config.sections import Positive, PromptConfig, RetrieverConfig
-from steprag.console.progress import Progress
+from steprag.console.progress import Progress, say_next
 from steprag.engines.models import EMBEDDED
-from steprag.errors import PART_DONE, ConfigError, ContentFiltered, RequestError
+from steprag.errors import PART_DONE, ConfigError, ContentFiltered, RequestError, counted
 from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy
 from steprag.records.jsonl import existing, file_hash, read_records, write_json, write_records
@@ -44,8 +43,8 @@ from steprag.types import Question, Usage
 
 TRAINED = "train.passages.jsonl"
 """The passages of the documents that questions to train on are made from: a corpus."""
-FREE = 100
-"""Times as many tries where templates write, which costs nothing."""
+FREE, TURNS = 100, 4
+"""Times as many tries where templates write, which costs nothing; questions that they make of the same passages."""
 LIKELY = 1.5, 1, 60
 """Likely of a question: paths that are tried, passages of a prompt for each hop, and tokens of a reply."""
 ALIKE = 5, 0.5
@@ -71,9 +70,12 @@ class QuestionsConfig(StageConfig):
         default="auto", description="policy, or templates over extracted facts; auto: those for the embedded model"
     )
     questions: Positive = Field(default=200, description="questions to train on")
-    dev: int = Field(default=20, ge=0, description="questions to choose by, of documents of their own")
+    dev: int | None = Field(
+        default=None, ge=0, description="questions to choose by, of documents of their own; none: a tenth of questions"
+    )
     test: Positive = Field(default=100, description="questions to test on, of documents never trained on")
     hops: int = Field(3, ge=1, le=writers.MOST_HOPS, description="passages that a question leads through at most")
+    least: Positive = Field(default=8, description="questions to train on, to test on, and pairs: with fewer it stops")
     tries: Positive = Field(default=4, description="paths that are tried for a question at most")
     seed: int = Field(default=0, description="draws splits and paths")
 
@@ -86,7 +88,8 @@ class QuestionsConfig(StageConfig):
     @property
     def wanted(self) -> dict[str, int]:
         """Questions by split."""
-        return dict(zip(SPLITS, (self.questions, self.dev, self.test), strict=True))
+        dev = self.questions // 10 if self.dev is None else self.dev
+        return dict(zip(SPLITS, (self.questions, dev, self.test), strict=True))
 
     def quotas(self) -> dict[tuple[str, int], int]:
         """Questions by split and hops: as many of each, one more of the shortest where they do not divide."""
@@ -105,13 +108,15 @@ class QuestionsConfig(StageConfig):
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag adapt questions", description="Questions with paths, from an index.")
     parser.add_argument("--index", metavar="INDEX", help="index folder [the newest under runs]")
-    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: questions by split, gates.json")
+    parser.add_argument("--out", metavar="RUN", help="run folder: questions by split, gates.json [runs/questions-NAME]")
     add_options(parser, QuestionsConfig)
     given = parse_arguments(parser, argv)
     config = config_from(QuestionsConfig, given)
-    told = run_interruptible(make_questions(config, existing(index_of(given), "index folder"), Path(given.out)))
+    index = existing(index_of(given), "index folder")
+    told = run_interruptible(make_questions(config, index, out_of(given, "questions", index)))
     passed = ", ".join(f"{count} {name}" for name, count in told["passed"].items())
-    lines = [f"{told['paths']} paths, {sum(told['passed'].values())} questions pass: {passed}"]
+    made = counted(sum(told["passed"].values()), "question")
+    lines = [f"{made}: {passed}; of {counted(told['paths'], 'way')} through the documents"]
     lines += [f"{told['failed']:>6} failed: the request did; run again to retry them"] if told["failed"] else []
     lines += [f"{count:>6} {gate}: {GATES[gate]}" for gate, count in told["gates"].items()]
     sys.stdout.write("\n".join([*lines, ""]))
@@ -129,69 +134,16 @@ async def make_questions(config: QuestionsConfig, index: Path, out: Path) -> dic
         with open_run(out, "questions", identity=identity, config=config.model_dump()) as run:
             await retriever.ready()
             with PassageStore(index) as store:
-                graph = PassageGraph(store, config.wanted, config.seed)
-                maker = QuestionMaker(config, run, store, graph, retriever, Results(out / "made.jsonl", MADE))
+                tenth = sum(config.wanted.values()) // 10  # of the documents at least, so that questions are found
+                shares = {split: count and max(count, tenth) for split, count in config.wanted.items()}
+                graph = PassageGraph(store, shares, config.seed)
+                maker = QuestionMaker(config, run, store, graph, retriever, Results(run.path / "made.jsonl", MADE))
                 await maker.make()
+                say_next("generate", run.path / "train.jsonl", "--index", index)
                 return await maker.finish()
 
 
 @dataclass
-class Draw(Iterator[Question]):
-    """An iterator over the paths to make questions of, as questions in `asked`; what `tell` hears may give it more.
-
-    Of each kind ("train-2": split and hops) as many are tried, in their order, as give the questions `wanted`. What
-    passes decides which those are, not who is quicker: a path is tried where too few passed of all before it, or would
-    pass if the last few (a half of `wanted`, a quarter, …) did like those before. Kinds take turns, the longest most
-    often, so that all end together: at an end few paths are left to try at once. `known`: whether a made one passed.
-    """
-
-    wanted: Mapping[str, int]
-    paths: Mapping[str, Iterator[PassagePath]]
-    known: Mapping[str, bool]
-    tried: dict[str, PassagePath] = field(default_factory=dict)
-    asked: list[Question] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._ended: dict[str, list[bool | None]] = {kind: [] for kind in self.wanted}
-        self._passed = {kind: [0] for kind in self.wanted}  # [n]: of the first n, as far as all of these have ended
-
-    def __next__(self) -> Question:
-        def share(kind: str) -> float:
-            return len(self._ended[kind]) / max(1, self.wanted[kind]) / int(kind.rpartition("-")[2])
-
-        while path := next(filter(None, map(self._next, sorted(self.wanted, key=share))), None):
-            self.tried[path.id], question = path, Question(path.id, " → ".join(map(str, path.rows)), ("",))
-            insort(self.asked, question, key=lambda one: one.id)
-            if path.id not in self.known:
-                return question
-            self.tell(path.id, self.known[path.id])
-        raise StopIteration
-
-    def _next(self, kind: str) -> PassagePath | None:
-        tried, passed, wanted = len(self._ended[kind]), self._passed[kind], self.wanted[kind]
-        seen = (tried - (wanted >> halved) for halved in range(1, wanted.bit_length() + 1))  # the last: all before it
-        few = any(0 < at < len(passed) and passed[at] * tried < wanted * at for at in seen)
-        if tried >= wanted and not few:
-            return None
-        if path := next(self.paths[kind], None):
-            self._ended[kind].append(None)
-        return path
-
-    @property
-    def open(self) -> bool:
-        """Whether of some path nothing was told: which further ones are tried is not known yet."""
-        return any(None in ended for ended in self._ended.values())
-
-    def tell(self, path_id: str, passed: bool) -> None:
-        """What became of a path."""
-        kind, _, number = path_id.rpartition("-")
-        ended, so_far = self._ended[kind], self._passed[kind]
-        ended[int(number) - 1] = passed
-        while len(so_far) <= len(ended) and (each := ended[len(so_far) - 1]) is not None:
-            so_far.append(so_far[-1] + each)
-
-
-@dataclass(frozen=True)
 class QuestionMaker:
     """Has each path that is drawn made into a question, and keeps what passes."""
 
@@ -202,21 +154,38 @@ class QuestionMaker:
     retriever: Retriever
     results: Results[MadeQuestion]
 
-    @cached_property
-    def draw(self) -> Draw:
+    def __post_init__(self) -> None:
+        self._draw(self.config.quotas())
+
+    def _draw(self, quotas: dict[tuple[str, int], int]) -> None:
         """The paths that are tried, until each split and number of hops has enough questions, or no further path."""
-        config, times = self.config, self.config.tries * (1 if self.config.by_policy else FREE)
-        wanted = {f"{split}-{hops}": count for (split, hops), count in config.quotas().items()}
-        paths = {f"{split}-{hops}": islice(self.graph.paths(hops, split, config.seed), count * times)
-                 for (split, hops), count in config.quotas().items()}  # fmt: skip
-        return Draw(wanted, paths, {made.id: not made.gate for made in self.made()})
+        config, times, turns = self.config, self.config.tries, 1
+        if not config.by_policy:
+            times, turns = times * FREE, TURNS
+        wanted = {f"{split}-{hops}": count for (split, hops), count in quotas.items()}
+        paths = {f"{split}-{hops}": islice(self.graph.paths(hops, split, config.seed, turns), count * times)
+                 for (split, hops), count in quotas.items()}  # fmt: skip
+        self.quotas, self.draw = quotas, Draw(wanted, paths, {made.id: not made.gate for made in self.made()})
 
     def made(self) -> Iterator[MadeQuestion]:
         """What became of paths, in their order."""
         return read_records(self.results.path, MadeQuestion) if len(self.results) else iter(())
 
     async def make(self) -> None:
-        """Makes a question of each path. Raises BudgetReached."""
+        """Makes a question of each path; where longer paths are too few, more of one passage. Raises BudgetReached."""
+        await self._try_all()
+        passed = Counter(
+            (made.split, made.hops) for made in self.made() if not made.gate and made.id in self.draw.tried
+        )
+        lacking = Counter[str]()
+        for (split, hops), count in self.quotas.items():
+            lacking[split] += max(0, count - passed[split, hops]) if hops > 1 else 0
+        if lacking.total() and not self.draw.open:
+            self._draw({(split, hops): count + lacking[split] * (hops == 1)
+                        for (split, hops), count in self.quotas.items()})  # fmt: skip
+            await self._try_all()
+
+    async def _try_all(self) -> None:
         draw, failed_before = self.draw, failures_in(self.run.path)
 
         async def written(question: Question, policy: Policy) -> MadeQuestion:
@@ -249,31 +218,44 @@ class QuestionMaker:
     async def finish(self) -> dict[str, Any]:
         """Takes what passed through the gates of the whole set, and writes the files; returns what gates.json holds.
 
-        Raises ConfigError where a split that is wanted has no question.
+        The questions and documents of dev are given to train where train lacks some. Raises ConfigError where train or
+        test has fewer than the least.
         """
-        out, made = self.run.path, [one async for one in self._whole()]
+        out, made, wanted = self.run.path, [one async for one in self._whole()], self.config.wanted
+        trains = {"train"}
+        if sum(one.split == "train" and not one.gate for one in made) < wanted["train"]:
+            trains.add("dev")
+        made = [replace(one, split="train") if one.split in trains else one for one in made]
         kept = [one for one in made if not one.gate]
         told = self._told(made, kept)
         write_json(out / "gates.json", told)
-        if lacking := [name for name, count in self.config.wanted.items() if count and not told["passed"].get(name)]:
-            counts, words = {**told["gates"], "": told["failed"]}, {**GATES, "": "the request failed: failures.jsonl"}
-            often = words[max(counts, key=counts.__getitem__)] if told["paths"] else "no path was found"
-            raise ConfigError(
-                f"no question for {' and '.join(lacking)} passed, of {told['paths']} paths (most often: {often}); "
-                f"{'run it again' if told['failed'] else 'give more documents, or a stronger policy'}"
-            )
+        least = 1 if self.draw.open else self.config.least  # what failed is asked for again
+        if any(told["passed"].get(name, 0) < min(wanted[name], least) for name in ("train", "test")):
+            raise ConfigError(self._too_few(told))
         write_records(out / "questions.jsonl", [one.asked() for one in kept])
         for name in SPLITS:
             write_records(out / f"{name}.jsonl", [one.asked() for one in kept if one.split == name])
-        trained = map(self.store.read, self.graph.rows_of("train"))
+        trained = map(self.store.read, sorted(row for split in trains for row in self.graph.rows_of(split)))
         write_records(out / TRAINED, ({"id": one.id, "title": one.title, "text": one.text} for one in trained))
         status = "partial" if self.draw.open else "running"  # what failed twice is not waited for
         self.run.set(status=status, counts=told["passed"], usage=told["usage"])
         return told
 
+    def _too_few(self, told: Mapping[str, Any]) -> str:
+        """How many questions there are, why others failed, the most frequent reasons first, and what to do."""
+        train, test = (told["passed"].get(name, 0) for name in ("train", "test"))
+        reasons = Counter({GATES[gate]: count for gate, count in told["gates"].items()})
+        reasons.update({f"the request failed: {self.run.path / FAILED}": told["failed"]} if told["failed"] else {})
+        why = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common(3)) or "no passage was found"
+        remedy = "Run it again" if told["failed"] else "Give more files, or a model to write them (--base_url, --model)"
+        return (
+            f"too few questions: {train} to train on, {test} to test on (--least {self.config.least}). Of "
+            f"{told['paths']} ways through {told['documents']} documents, {why}. {remedy}"
+        )
+
     async def _whole(self) -> AsyncIterator[MadeQuestion]:
         """What was made, with the gates of the whole set: asked twice, told in another split too, too many."""
-        quotas, seen = self.config.quotas(), set[str]()
+        quotas, seen = dict(self.quotas), set[str]()
         for made in (one for one in self.made() if one.id in self.draw.tried):
             words, key, gate = normalise(made.draft.question if made.draft else ""), (made.split, made.hops), made.gate
             if not gate:
@@ -302,7 +284,8 @@ class QuestionMaker:
             "writer": "policy" if self.config.by_policy else "templates", "documents": len(set(documents)),
             "passages": len(documents), "paths": len(self.draw.tried), "failed": len(self.draw.tried) - len(made),
             "gates": {gate: gates[gate] for gate in GATES if gates[gate]}, "wanted": self.config.wanted,
-            "passed": dict(Counter(one.split for one in kept)), "usage": usage,
+            "passed": {name: count for name in SPLITS if (count := sum(one.split == name for one in kept))},
+            "usage": usage,
             "hops": dict(sorted(Counter(str(one.hops) for one in kept).items())),
             "per_100_calls": 100 * len(kept) / usage["calls"] if usage["calls"] else None,
         }  # fmt: skip

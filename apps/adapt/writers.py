@@ -1,7 +1,7 @@
 """Who writes questions and reads passages for answers: a policy, in replies of one line of JSON, or templates.
 
-Templates go over facts that rules extract from common sentences of English: "capital" of "Serbia", "Belgrade". They
-miss most facts. Where a policy is too weak to write, they show how everything runs.
+Templates go over the facts that rules read from sentences of English (`apps.adapt.facts`). They write where a policy is
+too weak to.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain, product
+from itertools import chain, islice
 from typing import Any
 
+from apps.adapt.facts import ToldFact, facts_in
 from apps.adapt.gates import Draft, Hop, agree
 from apps.adapt.passages import PassagePath
 from steprag.agent.inert import neutralise, without_instructions
@@ -137,63 +138,19 @@ def _words() -> dict[str, Any]:
     return read_yaml(PROMPTS)
 
 
-_CAPITAL = r"[^\W\d_a-zß-öø-ÿ][\w'’-]*"
-_NAME = rf"(?:[Tt]he )?{_CAPITAL}(?:,? (?:of |and |de |the )*{_CAPITAL})*"
-_NOUN = r"[a-z][a-z-]+(?: [a-z-]+){0,3}?"
-_VALUE = r"(?:the [a-z]*+|[^\Wa-zß-öø-ÿ]|[.+-]\w)[^,;:\s]*+(?:,\d{3})*+(?: [^,;:\s]++){0,5}?"
-_SUBJECT, _OBJECT, _RELATION = rf"(?P<subject>{_NAME})", rf"(?P<object>{_VALUE})", rf"(?P<relation>{_NOUN})"
-PATTERNS = [re.compile(rf"(?:^|[;:] |^[^,]+, and ){pattern}(?=\.?$|[,;:] | and | but | with )") for pattern in (
-    rf"(?:The|the) {_RELATION} (?:of|in) {_SUBJECT} (?:is|was) {_OBJECT}",
-    rf"(?P<object>{_NAME}) (?:is|was) (?:also )?the {_RELATION} of (?:the (?:[\w.]+ )+of )?{_SUBJECT}",
-    rf"{_SUBJECT},? (?:has|counts) an? {_RELATION} of {_OBJECT}",
-    rf"{_SUBJECT}['’]s (?P<relation>[\w -]{{3,40}}?) is {_OBJECT}",
-    rf"(?P<subject>Its) {_RELATION} is {_OBJECT}",
-    rf"{_SUBJECT} (?:has|counts|is divided into) (?P<object>\d[\d.,]*) (?P<number>[a-z]+)",
-    rf"In {_SUBJECT} the {_RELATION} is {_OBJECT}",
-    rf"{_SUBJECT} has (?P<object>{_NAME}) as its {_RELATION}",
-)]  # fmt: skip
-"""Sentences that tell a fact; the `number` of counted things is a relation, and "Its" means what the heading names."""
-_SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[^\W\d_a-z])")
-
-
-@dataclass(frozen=True)
-class Triple:
-    """A fact of one sentence."""
-
-    subject: str
-    relation: str
-    object: str
-
-    def ends(self, way: str) -> tuple[str, str]:
-        """From what to what it leads: "of" a subject to its object, or back from "with" an object."""
-        return (self.subject, self.object) if way == "of" else (self.object, self.subject)
-
-
 SHARED = 0.02
-"""Share of a relation's starts that lead to several ends from which a start may do so too where no passage tells it."""
-WAYS = {"of": ("What is the {relation} of {known}?", "the {relation} of {known}"),
-        "with": ("Of what is {known} the {relation}?", "the one whose {relation} is {known}")}  # fmt: skip
-"""By the way that a fact leads: its question, and words that stand for its answer."""
+"""Share of a relation's questions that have several answers; from it on, others may have where no passage says so."""
 
 
-def facts_in(passage: Passage) -> Iterator[Triple]:
-    """The facts that a passage's sentences tell."""
-    for sentence in _SENTENCE.split(passage.text):
-        for found in (found for pattern in PATTERNS for found in pattern.finditer(sentence)):
-            parts = found.groupdict()
-            subject = passage.title.rpartition(", ")[2] if parts["subject"] == "Its" else parts["subject"]
-            yield Triple(subject, parts.get("relation") or f"number of {parts['number']}", parts["object"].rstrip("."))
-
-
-def several(passages: Iterable[Passage]) -> frozenset[tuple[str, ...]]:
-    """What leads to several ends: (way, relation, start), normalised; and a (way, relation) in which `SHARED` do."""
-    ends: dict[tuple[str, str, str], set[str]] = defaultdict(set)
-    for fact, way in product(chain.from_iterable(map(facts_in, passages)), WAYS):
-        start, to = map(normalise, fact.ends(way))
-        ends[way, fact.relation, start].add(to)
-    vague = {key for key, to in ends.items() if len(to) > 1}
-    every, some = (Counter(key[:2] for key in keys) for keys in (ends, vague))
-    return frozenset(vague) | {key for key, count in some.items() if count > SHARED * every[key]}
+def several(passages: Iterable[Passage]) -> frozenset[str]:
+    """What has several answers: questions, normalised; and a kind of fact in which `SHARED` of the questions do."""
+    answers: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for fact in chain.from_iterable(map(facts_in, passages)):
+        answers[fact.kind, normalise(fact.question)].add(normalise(fact.answer))
+    vague = {key for key, some in answers.items() if len(some) > 1}
+    every, those = (Counter(kind for kind, _ in keys if kind) for keys in (answers, vague))
+    kinds = {kind for kind, count in those.items() if count > SHARED * every[kind]}
+    return frozenset(kinds | {question for _, question in vague})
 
 
 @dataclass
@@ -202,40 +159,52 @@ class TemplateWriter:
     all passages is `vague` (`several`), of which it asks nothing.
     """
 
-    vague: frozenset[tuple[str, ...]] = frozenset()
+    vague: frozenset[str] = frozenset()
     usage: Usage = Usage()
 
     async def write(self, path: PassagePath, passages: Sequence[Passage]) -> Draft | None:
-        """The first draft that facts of the passages, one of each, make together."""
-        facts = [[*dict.fromkeys(facts_in(passage))] for passage in passages]
-        return next((draft for fact in facts[0] for way in WAYS
-                     if (draft := self._chained([], "", fact, way, facts[1:], path.bridges))), None)  # fmt: skip
+        """Of the drafts that facts of the passages, one of each, make together, that of the path's turn."""
+        facts = [[*self._clear(passage)] for passage in passages]
+        drafts = (draft for fact in facts[0] for draft in self._chained((), fact, fact, facts[1:], path.bridges))
+        return next(islice(drafts, path.turn, None), None)
 
     async def read(self, draft: Draft, passages: Sequence[Passage], *, knowing: bool) -> str | None:
-        """What the hops' relations lead to, one after the other; none where nothing does, all where several do."""
-        facts, at = [fact for passage in passages for fact in facts_in(passage)], draft.hops[0].relation[2]
-        for way, relation, _ in (hop.relation for hop in draft.hops):
-            steps = [fact.ends(way) for fact in facts if fact.relation == relation]
-            ends = {normalise(to): to for start, to in steps if normalise(start) == normalise(at)}
+        """What the hops' questions lead to, one after the other; none where nothing does, all where several do."""
+        facts, before, at = [fact for passage in passages for fact in facts_in(passage)], "", ""
+        for hop in draft.hops:
+            asked = normalise(hop.question.replace(before, at) if before else hop.question)
+            ends = {normalise(fact.answer): fact.answer for fact in facts if normalise(fact.question) == asked}
             if len(ends) != 1:
                 return "; ".join(sorted(ends.values())) or None
-            (at,) = ends.values()
+            before, (at,) = hop.answer, ends.values()
         return at
 
+    def _clear(self, passage: Passage) -> Iterator[ToldFact]:
+        seen = set(self.vague)
+        for fact in facts_in(passage):
+            question = normalise(fact.question)
+            if question not in seen and fact.kind not in seen:
+                seen.add(question)
+                yield fact
+
     def _chained(
-        self, hops: list[Hop], words: str, fact: Triple, way: str, rest: list[list[Triple]], bridges: tuple[str, ...]
-    ) -> Draft | None:
-        """The draft that continues through `fact`, whose start is called `words`, and a fact of each later passage."""
-        known, to = fact.ends(way)
-        if {(way, fact.relation), (way, fact.relation, normalise(known))} & self.vague:
-            return None
-        words = words or known
-        hops = [*hops, Hop(WAYS[way][0].format(relation=fact.relation, known=known), to, (way, fact.relation, known))]
+        self,
+        hops: tuple[Hop, ...],
+        fact: ToldFact,
+        worded: ToldFact,
+        rest: list[list[ToldFact]],
+        bridges: tuple[str, ...],
+    ) -> Iterator[Draft]:
+        """The drafts that lead through `fact` and one of each later passage; `worded` names no earlier answer."""
+        hops = (*hops, Hop(fact.question, fact.answer))
         if not rest:
-            return Draft(WAYS[way][0].format(relation=fact.relation, known=words), to, tuple(hops))
-        if not agree(to, bridges[0]):
-            return None
-        words = WAYS[way][1].format(relation=fact.relation, known=words)
-        return next((draft for one in rest[0] for onward in WAYS
-                     if normalise(one.ends(onward)[0]) == normalise(to) and one.relation != fact.relation
-                     and (draft := self._chained(hops, words, one, onward, rest[1:], bridges[1:]))), None)  # fmt: skip
+            yield Draft(worded.question, fact.answer, hops)
+        elif worded.phrase and agree(fact.answer, bridges[0]):
+            bare = re.escape(fact.answer.removeprefix("the "))
+            name = re.compile(rf"(?:[Tt]he )?\b{bare}\b(?!['’])")
+            for onward in rest[0]:
+                back = onward.kind and onward.kind.partition(" ")[2] == fact.kind.partition(" ")[2]
+                if name.search(onward.question) and not back:
+                    said = (name.sub(lambda _: worded.phrase, text) for text in (onward.question, onward.phrase))
+                    onward_worded = ToldFact(next(said), onward.answer, next(said))
+                    yield from self._chained(hops, onward, onward_worded, rest[1:], bridges[1:])

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from steprag.agent.citations import headed
 from steprag.config.load import parse_arguments
 from steprag.errors import ConfigError, PolicyUnavailable
 from steprag.net.hosts import checked_url
@@ -16,13 +17,19 @@ if TYPE_CHECKING:
     import httpx2
 
 HELP = "/mode NAME chooses what is done with a message, /new starts over; Ctrl-C stops a reply, Ctrl-D ends"
+
+
+def _concluded(answer: dict[str, Any]) -> str:
+    cited = "".join(f" [{one['n']}]" for one in answer["sources"] if one["cited"])
+    return f"= {headed(answer['content'], answer.get('lacks'))}{cited}\n"
+
+
 SHOWN: dict[str, Callable[[dict[str, Any]], str]] = {
     "question": lambda event: f"({event['question']})\n" if event["question"] != event["asked"] else "",
     "step.delta": lambda event: event["text"],
     "step.finished": lambda event: "\n",
     "passages": lambda event: "".join(f"  [{one['n']}] {one['title'] or one['id']}\n" for one in event["items"]),
-    "answer": lambda event: "".join([f"= {event['content']}", *(f" [{one['n']}]" for one in event["sources"]
-                                                                if one["cited"]), "\n"]) if event["sources"] else "",
+    "answer": lambda event: _concluded(event) if event["sources"] or "lacks" in event else "",
     "turn.failed": lambda event: f"\nfailed: {event['message']}\n",
     "turn.finished": lambda event: f"\nno answer: {event['finish']}\n" if event["finish"] != "answer" else "",
 }  # fmt: skip

@@ -11,27 +11,34 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from apps.reproduce.report import bears, made
 from apps.reproduce.stages import Pipeline, stage
-from apps.tunnel.world import HOPS, FactWorld
+from apps.tunnel.world import HOPS, KIND_OF, RELATIONS, FactWorld, parts_of
 from steprag import atlas
+from steprag.batch.journal import JOURNAL, Journal
 from steprag.config.load import parse_arguments
 from steprag.console.plots import can_draw, new_figure, save_png
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.engines.outlive_guard import running
 from steprag.engines.threads import spin_briefly
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, counted
 from steprag.records.jsonl import file_hash, read_records, write_json, write_records, written_whole
 from steprag.records.training_rows import Pair
 from steprag.runs.run import Run, open_run, read_manifest
 from steprag.types import Prediction, Question
 
+if TYPE_CHECKING:
+    from data_generation.expand import Searcher
+    from data_generation.growth import SearchTree
+    from steprag.tree import Tree
+
+T = TypeVar("T")
 SIZES = {
     "questions": (120, "training questions to search"),
     "calls": (64, "calls of the policy a training question"),
@@ -70,6 +77,7 @@ def main(argv: list[str]) -> int:
         commands.append(["serve", "--index", str(out / "index")])
     spent, typed = time.monotonic() - started, "".join(f"    steprag {' '.join(words)}\n" for words in commands)
     sys.stdout.write(f"\n{spent:.0f} s in all. Look at the trees; talk to the big agent:\n\n{typed}")
+    say_next("view", out)
     return show(commands) if given.pages else 0
 
 
@@ -112,8 +120,15 @@ class Demo:
         finally:
             torch.set_num_threads(threads)
 
-    def _opened(self, name: str, stage: str, **identity: Any) -> AbstractContextManager[Run]:
-        return open_run(self.out / name, stage, identity={"start": "tunnel, middle", **identity}, config={})
+    @contextmanager
+    def _opened(self, name: str, stage: str, world: FactWorld | None = None, **identity: Any) -> Iterator[Run]:
+        """A stage's run folder; the journal in it holds the passages of its `world`, for the viewer."""
+        identity |= {"index": world.fingerprint} if world else {}
+        with open_run(self.out / name, stage, identity={"model": "small policy", **identity}, config={}) as run:
+            if world and not run.finished:
+                with closing(Journal(run.path / JOURNAL)) as journal:
+                    journal.searched("", "", 0, tuple(world.corpus()))
+            yield run
 
     def _search(self) -> None:
         from apps.tunnel.grow import flat, grown
@@ -123,11 +138,15 @@ class Demo:
         from steprag.batch.tree_results import TREES
 
         world, size = FactWorld(5000 + self.seed), {"questions": self.questions, "calls": self.calls}
-        with self._opened("trees", "generate", index=world.fingerprint, seed=self.seed, **size) as run:
+        with self._opened("trees", "generate", world, seed=self.seed, **size) as run:
+
+            async def noted(tree: SearchTree, searcher: Searcher) -> Tree:
+                return await _noted(run, tree.question, flat(tree, searcher))
+
             if not run.finished:
-                say(f"demo: {self.questions} trees of {self.calls} calls")
+                say(f"demo: {counted(self.questions, 'tree')} of {counted(self.calls, 'call')}")
                 asked = by_hops(world, self.questions, "train")
-                trees = grown(world, start_of("middle"), asked, self.calls, self.seed, flat)
+                trees = grown(world, start_of("middle"), asked, self.calls, self.seed, noted)
                 write_records(run.path / "trees.jsonl", trees)
             summarise(run, Results(run.path / "trees.jsonl", TREES).counts())
 
@@ -145,8 +164,10 @@ class Demo:
                 rows = pair_rows([(pair, 0) for pair in read_records(file, Pair)])
                 if not rows:
                     raise ConfigError("the trees gave no pair to train on; give more --questions or --calls")
-                say(f"demo: {self.steps} steps of DPO over {len(rows)} pairs")
-                weights = dpo(start_of("middle"), rows, Schedule(self.steps), np.random.default_rng(self.seed))
+                say(f"demo: {counted(self.steps, 'step')} of DPO over {counted(len(rows), 'pair')}")
+                run.set(rows=len(rows))
+                chance = np.random.default_rng(self.seed)
+                weights = dpo(start_of("middle"), rows, Schedule(self.steps), chance, lambda told: run.note(**told))
                 save_file({name: each.detach() for name, each in weights.items()}, run.path / "model.safetensors")
 
     def _answer(self, name: str) -> None:
@@ -161,14 +182,16 @@ class Demo:
 
         file = self.out / "dpo/model.safetensors"
         weights = "start" if name == RUNS[0] else file_hash(file)
-        same = {"questions": f"{TEST.fingerprint}/{self.tests}", "index": TEST.fingerprint, "harness": HARNESS}
-        with self._opened(name, "infer", policy={"weights": weights}, **same) as run:
+        same = {"questions": f"{TEST.fingerprint}/{self.tests}", "harness": HARNESS}
+        policy = {"model": f"small policy, {name} training", "weights": weights}
+        with self._opened(name, "infer", TEST, policy=policy, **same) as run:
             if not run.finished:
                 say(f"demo: {self.tests} test questions, {name} training")
-                policy = BatchedPolicy(start_of("middle") if name == RUNS[0] else load_file(file), 0.0)
+                playing = BatchedPolicy(start_of("middle") if name == RUNS[0] else load_file(file), 0.0)
                 environment = environment_of(TEST)
                 asked = by_hops(TEST, self.tests, "test")
-                told = together((answer_one(one, 0, environment, policy) for one in asked), AT_ONCE)
+                answers = (_noted(run, one, answer_one(one, 0, environment, playing)) for one in asked)
+                told = together(answers, AT_ONCE)
                 write_records(run.path / "predictions.jsonl", told)
                 run.save(asked=len(asked))
                 run.set(counts={"questions": evaluate(run.path)["questions"]})
@@ -214,10 +237,25 @@ class Demo:
         if not turned:
             return []
         shown = min(turned, key=lambda both: (both[0].metadata["hops"] != 2, sum(len(one.steps) for one in both)))
-        lines = ["", f"A question: {shown[0].question}? Right is {shown[0].golden_answers[0]}."]
+        lines = ["", f"A question: {shown[0].question} Right is {shown[0].golden_answers[0]}.", *_key(shown[0])]
         for name, one in zip(RUNS, shown, strict=True):
             lines += ["", f"{name} training", *_transcript(one)]
         return lines
+
+
+async def _noted(run: Run, question: Question, work: Awaitable[T]) -> T:
+    """What the work on a question gives; the run notes when it was done, for the curves."""
+    begun = time.monotonic()
+    made = await work
+    run.note(event="done", id=question.id, seconds=round(time.monotonic() - begun, 3))
+    return made
+
+
+def _key(asked: Prediction) -> list[str]:
+    """How the passages tell the relations of a question."""
+    _, relations, _ = parts_of(asked.question)
+    return [f"The notes call a {name} {' or '.join(RELATIONS[name])}; a {KIND_OF[name].rstrip(':')} is right about it."
+            for name in dict.fromkeys(relations)]  # fmt: skip
 
 
 def by_hops(world: FactWorld, count: int, name: str) -> list[Question]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from apps.chat.turns.citations import citations
 from apps.library.background import Held, run
 from apps.library.index import Index, dotted
 from apps.library.shown import Answer, ShownTree
@@ -17,7 +16,7 @@ from data_generation.config import GenerateConfig
 from data_generation.generate import search_one, searcher_for
 from inference.ask import played
 from inference.best_of import critic_of
-from inference.config import InferConfig, config_of
+from inference.config import InferConfig, config_of, support_for
 from preference.config import PairsStageConfig
 from preference.facts import facts_about
 from preference.filters import checks, content_reader
@@ -26,6 +25,7 @@ from preference.rewards import Estimate as Estimate
 from preference.rewards import rewards
 from steprag.agent.belief import check_scoring
 from steprag.agent.checkpoints import checked_profile
+from steprag.agent.citations import grounds_of
 from steprag.agent.critic import CriticFiles
 from steprag.agent.open import OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import grammar_of_tree
@@ -34,6 +34,7 @@ from steprag.batch.database import IN_MEMORY
 from steprag.batch.journal import Journal
 from steprag.batch.journalled import scorer_of
 from steprag.config.load import OPTION, StageConfig, leaves, load_config
+from steprag.config.sections import EXTRACTIVE
 from steprag.errors import ConfigError, RequestError, nearest, quoted
 from steprag.policy.budget import Spending, prices_of
 from steprag.policy.client import OpenAIPolicy
@@ -65,30 +66,33 @@ class Agent:
     """
 
     def __init__(self, index: Index | str | Path, model: str | Path | None = None, **keys: Any) -> None:
-        """`model`: as `steprag ask --model`; without a model, the embedded one with its trained adapter.
+        """`model`: as `steprag ask --model`; without a model, the embedded one with its trained adapter, and over an
+        index of anything but Atlas, for `ask`, the documents' own sentences.
 
         `keys`: those of `steprag ask`, `generate` and `pairs`, sections parted by two underscores
         (`search__rollouts=6`); a key of `policy` needs no section (`adapter="runs/dpo"`, `base_url=…`). Answers are
         greedy unless `temperature` is given; `budget__usd` bounds all that this agent does. Raises ConfigError.
         """
         given = _keys(keys | ({} if model is None else {"model": model}))
-        self._asks, self._grows = _config(InferConfig, given), _config(GenerateConfig, given, tell=False)
+        self.index = index if isinstance(index, Index) else Index(index)
+        self._asks = _config(InferConfig, given, str(self.index.place))
+        self._grows = _config(GenerateConfig, given, tell=False)
         own = {key for key, _ in leaves(PairsStageConfig)}
         self._makes = load_config(PairsStageConfig, None, {key: value for key, value in given.items() if key in own})
-        self.index = index if isinstance(index, Index) else Index(index)
         self._retriever: Retriever | None = None
-        self._players = Held(self._opening)
+        self._players, self._reader = Held(self._opening), Held(self._reading)
 
     def ask(self, question: str) -> Answer:
         """One episode. Raises PolicyError, RetrieverError, and what starting the engine raises."""
-        return run(self._ask(self._ready(), question))
+        reads = self._asks.policy.engine == EXTRACTIVE
+        return run(self._ask(self._ready(self._reader if reads else self._players), question))
 
     def tree(self, question: str | Question, *golden: str) -> ShownTree:
         """The finished search of a question. `golden`: its right answers, where it is a text; a search without them
         knows no right end. Raises RequestError where a request failed for good.
         """
         asked = question if isinstance(question, Question) else Question(question, question, golden)
-        return run(self._tree(self._ready(), asked))
+        return run(self._tree(self._ready(self._players), asked))
 
     def pairs(self, trees: Tree | Iterable[Tree]) -> list[Pair]:
         """The pairs of trees, by the keys of `label`, `pairs` and `filters`. Without an engine. What `steprag pairs`
@@ -99,6 +103,7 @@ class Agent:
     def close(self) -> None:
         """Stops the engine, if it was started here. The index stays open."""
         self._players.close()
+        self._reader.close()
 
     def __enter__(self) -> Agent:
         return self
@@ -106,12 +111,22 @@ class Agent:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ready(self) -> _Players:
+    def __repr__(self) -> str:
+        return f"Agent({str(self.index.place)!r}, {self._asks.policy.model!r})"
+
+    def _ready(self, players: Held[_Players]) -> _Players:
         retriever = self.index.retriever()
         if retriever is not self._retriever:  # the index was closed since
-            self._players.close()
+            self.close()
         self._retriever = retriever
-        return self._players.value()
+        return players.value()
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[_Players]:
+        """Who answers without an engine."""
+        assert self._retriever is not None
+        async with open_agent(self._asks, self._retriever) as agent, Journal(IN_MEMORY) as journal:
+            yield _Players(agent, agent, journal, None)
 
     @asynccontextmanager
     async def _opening(self) -> AsyncIterator[_Players]:
@@ -131,8 +146,8 @@ class Agent:
 
     async def _ask(self, players: _Players, question: str) -> Answer:
         episode = await played(question, self._asks, players.asks, players.journal, players.critic)
-        keeps = players.asks.environment.profile.grammar.evidence
-        return Answer(episode, citations(episode.state, keeps), bool(keeps))
+        grounds = grounds_of(episode.state, players.asks.environment, support_for(str(self.index.place)))
+        return Answer(episode, grounds.found, grounds.cites, grounds.lacks)
 
     async def _tree(self, players: _Players, question: Question) -> ShownTree:
         calls = players.journal.question(question, live=True)
@@ -160,7 +175,7 @@ def _keys(given: dict[str, Any]) -> dict[str, Any]:
     return keys
 
 
-def _config(cls: type[Config], given: dict[str, Any], tell: bool = True) -> Config:
+def _config(cls: type[Config], given: dict[str, Any], index: str | None = None, tell: bool = True) -> Config:
     """A command's configuration with those of the keys that it has, as if they had been typed."""
     own = {f"{OPTION}{key}": given[key] for key, _ in leaves(cls) if key in given}
-    return config_of(cls, Namespace(config=None, **own), tell=tell)
+    return config_of(cls, Namespace(config=None, **own), index=index, tell=tell)

@@ -8,24 +8,28 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from apps.chat.turns.citations import Citation, numbered
+from steprag.agent.citations import GUESS, LACKING, NOT_FOUND, Citation, headed, numbered
 from steprag.records.jsonl import write_records
 from steprag.tree import Tree
 from steprag.types import Episode, Passage, Step
 
 HEIGHT = 640
 """Pixels of a tree in a notebook."""
+REPR = 80
+"""Characters of an answer in a Python prompt."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Answer:
     """What the agent answered, and how. `found`: every passage that a search found, with the part that the evidence
-    repeats (`apps.chat.turns.citations`); `cites`: whether the agent keeps evidence at all.
+    repeats (`steprag.agent.citations`); `cites`: whether the agent keeps evidence at all; `lacks`: why nothing that was
+    found supports the answer, a reason of LACKING; None where it is supported, or nothing was searched.
     """
 
     episode: Episode
     found: tuple[Citation, ...]
     cites: bool = True
+    lacks: str | None = None
 
     @property
     def answer(self) -> str | None:
@@ -47,7 +51,10 @@ class Answer:
         return [each for each in self.found if each.cited or not self.cites]
 
     def __str__(self) -> str:
-        return self.answer or f"no answer: {self.episode.finish}"
+        return headed(self.answer, self.lacks) if self.answer else f"no answer: {self.episode.finish}"
+
+    def __repr__(self) -> str:
+        return f"<Answer {str(self)[:REPR]!r}, {len(self.steps)} steps, {len(self.sources)} sources>"
 
     def _repr_html_(self) -> str:
         rows = [*self.episode.state.earlier, self.episode.state.passages]
@@ -58,7 +65,11 @@ class Answer:
             f'<li value="{each.n}"><b>{escape(each.passage.title)}</b> {"".join(_marked(each))}</li>'
             for each in self._sources
         )
-        head = f"<p>{escape(self.episode.state.question)} <b>{escape(str(self))}</b></p>"
+        said = f"<b>{escape(self.answer or str(self))}</b>"
+        if self.lacks and self.answer:
+            guess = f"{GUESS} {escape(self.answer)} ({LACKING[self.lacks]})"
+            said = f"<b>{NOT_FOUND}</b><br><small>{guess}</small>"
+        head = f"<p>{escape(self.episode.state.question)} {said}</p>"
         below = f"<p>Sources</p><ol>{sources}</ol>" if sources else ""
         return f'<div class="tex2jax_ignore">{head}<ol>{steps}</ol>{below}</div>'  # no mathematics between two $
 

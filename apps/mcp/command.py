@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from apps.chat.serve import asked_for, serve_chat
-from steprag.config.recipes import index_of
 from steprag.runs.run import NUMBERED
 
 
@@ -16,8 +15,8 @@ def main(argv: list[str]) -> int:
     )
     told = "stdio: a client starts this command; http: /mcp beside the page of steprag serve, with its token [stdio]"
     parser.add_argument("way", nargs="?", choices=("stdio", "http"), default="stdio", help=told)
-    given, config = asked_for(parser, argv)
-    index, out = index_of(given), Path(given.out)
+    given, index, config = asked_for(parser, argv)
+    out = Path(given.out)
 
     from apps.mcp.service import doors, serve_stdio  # a web server, which no help needs
     from steprag.web.listening import until_stopped

@@ -34,7 +34,7 @@ from apps.chat.http.openai_api import content_of
 from apps.chat.http.reasoning import inert
 from apps.chat.http.service import ChatService, Words, new_id
 from apps.chat.serve import chat_service
-from apps.chat.turns.events import Event, LiveTurn
+from apps.chat.turns.events import Event, LiveTurn, judged
 from apps.chat.turns.store import TurnRequest
 from steprag.agent.inert import screened_apart
 from steprag.agent.retriever import url_of
@@ -50,7 +50,6 @@ REMEMBERED = 4096
 """Passages that `fetch` knows: those that were found last."""
 EXCERPT = 300
 """Characters of a passage in the list of a search."""
-UNSUPPORTED = "\n\nNothing that was read supports this answer."
 READS = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
 
@@ -131,7 +130,7 @@ class AgentTools:
         cited = [one for one in answer["sources"] if one["cited"]]
         lines = [f"\n{one['n']}. {inert(one['title'] or one['id'])} {one['url']}".rstrip(" ") for one in cited]
         sources = "\n\nSources:" * bool(lines) + "".join(lines)
-        text = content_of(live.events) + UNSUPPORTED * bool(answer["lacks"]) + sources
+        text = content_of(live.events) + sources
         return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=answer)
 
     async def search(
@@ -243,12 +242,13 @@ def _line(event: Event) -> str:
 
 
 def played_answer(events: list[Event]) -> dict[str, Any]:
-    """A finished turn. `answer` is None where it found none (see `finish`); `lacks`: why nothing read supports it."""
+    """A finished turn. `answer` is None where it found none (see `finish`); `lacks` as `Grounds.told`."""
     answer: Event = next((event for event in events if event["type"] == "answer"), {})
     cited = {one["n"] for one in answer.get("sources", ()) if one["cited"]}
     numbers = {item["id"]: item["n"] for event in events if event["type"] == "passages" for item in event["items"]}
     return {
-        "answer": answer.get("content"), "finish": events[-1]["finish"], "lacks": answer.get("lacks"),
+        "answer": answer.get("content"), "finish": events[-1]["finish"],
+        **judged(answer),
         "steps": [{"action": event["action"], "content": event["content"]}
                   for event in events if event["type"] == "step.finished"],
         "sources": [{**_listed(passage, EXCERPT), "n": numbers[passage.id], "cited": numbers[passage.id] in cited}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from steprag.config.load import parse_arguments
+from steprag.config.recipes import out_of
 from steprag.errors import ConfigError
 from steprag.net.hosts import checked_url
 
@@ -17,7 +17,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--upstream", required=True, metavar="URL",
                         help="the API that answers, as https://api.openai.com/v1; it gets the agent's key")  # fmt: skip
     parser.add_argument(
-        "--out", required=True, metavar="RUN", help="run folder: calls.jsonl; an existing one is continued"
+        "--out", metavar="RUN", help="run folder: calls.jsonl; an existing one is continued [runs/record-calls]"
     )
     parser.add_argument("--port", type=int, default=8400, help="of this machine; 0 takes a free one [8400]")
     parser.add_argument("--seconds", type=float, default=600.0, help="time for a call, its last byte included [600]")
@@ -31,4 +31,4 @@ def main(argv: list[str]) -> int:
     from apps.record.record import serve_record  # a web server, which no help needs
     from steprag.web.listening import until_stopped
 
-    return until_stopped(serve_record(upstream, Path(given.out), given.port, given.seconds))
+    return until_stopped(serve_record(upstream, out_of(given, "record", "calls"), given.port, given.seconds))

@@ -23,7 +23,8 @@ import aiohttp
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
+from steprag.errors import counted
 from steprag.net.bounded_http import HIDDEN, LEAST_SECRET, REPLY_BYTES, BoundedClient
 from steprag.net.hosts import listen, url_of
 from steprag.policy.streams import reply_in
@@ -59,11 +60,13 @@ async def serve_record(upstream: str, out: Path, port: int, seconds: float) -> N
         async with BoundedClient(upstream, seconds=seconds) as client:
             recorder = CallRecorder(upstream, client, journal)
             say(f"point the agent at {url_of(listening)}/v1; its calls are kept in {journal.path}; Ctrl-C stops it")
+            say_next("trees", "recorded", run.path)
             try:
                 await serve_app(record_app(recorder), listening, grace=10)
             finally:
                 run.set(counts=dict(recorder.counts))
-                say(f"record: {recorder.counts['kept']} calls kept, {recorder.counts['passed']} others passed on")
+                kept, passed = counted(recorder.counts["kept"], "call"), recorder.counts["passed"]
+                say(f"record: {kept} kept, {passed} others passed on")
 
 
 def record_app(recorder: CallRecorder) -> FastAPI:

@@ -29,6 +29,7 @@ from apps.reproduce.stages import Contender, Pipeline, Stage, stage
 from steprag import atlas
 from steprag.config.load import parse_arguments
 from steprag.config.recipes import RECIPES
+from steprag.console.progress import say_next
 from steprag.engines.threads import spin_briefly
 from steprag.errors import ConfigError
 from steprag.records.inputs import read_questions
@@ -80,6 +81,7 @@ def main(argv: list[str]) -> int:
     report = Path(given.report) if given.report else proof.out / "results.md"
     write_report(proof, report, pipeline)
     sys.stdout.write(f"{report}\n")
+    say_next("view", proof.out)
     return 0
 
 

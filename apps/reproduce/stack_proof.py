@@ -19,6 +19,7 @@ from apps.reproduce.stages import Contender, Pipeline, Stage, stage
 from steprag import atlas
 from steprag.config.load import parse_arguments
 from steprag.config.recipes import RECIPES
+from steprag.console.progress import say_next
 from steprag.engines.threads import spin_briefly, usable_cores
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import read_json, read_records, write_records
@@ -64,6 +65,7 @@ def main(argv: list[str]) -> int:
     report = Path(given.report) if given.report else proof.out / "results-stack.md"
     write_report(proof, report, pipeline)
     sys.stdout.write(f"{report}\n")
+    say_next("view", proof.out)
     return 0
 
 

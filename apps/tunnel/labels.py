@@ -11,7 +11,7 @@ import numpy as np
 from apps.tunnel.grow import Forest, together
 from apps.tunnel.model import start_of
 from apps.tunnel.policy import BatchedPolicy
-from apps.tunnel.world import NOTHING, FactWorld, right_steps
+from apps.tunnel.world import NOTHING, FactWorld, parts_of, right_steps
 from preference.config import LABELS as LABELLED
 from preference.config import LabelConfig
 from preference.facts import facts_about, solved
@@ -73,7 +73,8 @@ def chained(world: FactWorld, tree: Tree) -> Rewards:
     """
     facts = facts_about(tree, TRANSCRIPT)
     values, kept = rewards(facts, MATCH), facts.golden_kept
-    asked, told = set(tree.question.question.split()), {}
+    person, _, named = parts_of(tree.question.question)
+    asked, told = {person, named}, dict[str, str]()
     for title in {found.title for node in tree.nodes for found in node.passages}:
         person, word, _ = title.split()
         told[title] = next(passage.text for passage in world.passages(person, word) if passage.title == title)
@@ -156,7 +157,7 @@ def skills(tree: Tree) -> list[tuple[str, ...]]:
     """For every node by id, what kind of step it is: the relation due and the word said, or the word that was said and
     the kind that is kept, or the hops left and an answer; empty for none.
     """
-    relations = tree.question.question.split(" is ")[0].split()[1:]
+    _, relations, _ = parts_of(tree.question.question)
     way: list[tuple[int, tuple[str, ...], str]] = []
     told: list[tuple[str, ...]] = []
     for node in tree.nodes:

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apps.tunnel.world import KINDS, NOTHING, PERSONS, RELATION_OF, RELATIONS
+from apps.tunnel.world import KINDS, NOTHING, PERSONS, RELATION_OF, RELATIONS, plain
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.types import Message
 
@@ -40,7 +40,7 @@ Weights = dict[str, "Tensor"]
 
 def encode(text: str) -> list[int]:
     """The ids of a text of known words. Raises KeyError for any other."""
-    return [IDS[word] for word in SPLIT.findall(text)]
+    return [IDS[word] for word in SPLIT.findall(plain(text))]
 
 
 def decode(ids: Sequence[int]) -> str:

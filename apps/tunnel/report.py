@@ -14,7 +14,7 @@ from apps.tunnel.statistics import PairedDifference, holm, of_seeds, trend
 from apps.tunnel.world import HOPS
 from inference.scoring.tables import markdown
 from steprag.console.plots import can_draw, new_figure, save_png
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, counted
 from steprag.records.jsonl import read_json, written_whole
 
 BASE, FACTS, TURNED = "outcomes", "marked facts", "marked facts, 20 % turned"
@@ -23,6 +23,7 @@ UNMARKED = ("chained match", POOLED, "judge: a stronger policy", "gain, guarded"
 CURVES = ("rollouts", POOLED, "judge: a stronger policy", TURNED, FACTS, "oracle")
 BY_HOPS = ("1 or 2 hops", MAIN.name, "4 to 6 hops")
 """Cells by the length of what is trained on."""
+QUICK = "These sizes show that the tunnel runs. They judge no goal."
 EACH_HOP = tuple(f"hops: {hops}" for hops in HOPS)
 
 
@@ -127,8 +128,8 @@ def _cell(cell: CellResults) -> list[str]:
         reached.append([arm, f"{right.mean():.1f}", each, *over, *by_hop])
         told = list(cell.told[arm].values())
         made += [_pairs(arm, told)] if "calls" in told[0] else []
-    return [f"## {cell.name}", "", f"{seeds} seeds, {len(cell.hops)} test questions. EM in %. Intervals: 95 %, t over "
-            "seeds; bootstrap over seeds and questions.", "",
+    return [f"## {cell.name}", "", f"{counted(seeds, 'seed')}, {len(cell.hops)} test questions. EM in %. Intervals: "
+            "95 %, t over seeds; bootstrap over seeds and questions.", "",
             markdown(["arm", "EM", "each seed", "over outcomes", "bootstrap", *EACH_HOP], reached),
             "Pairs a seed: right / wrong / undecided, as the world knows.", "",
             markdown(["arm", "rate", "calls", "all", "of unsolved trees", *EACH_HOP], made)]  # fmt: skip
@@ -180,7 +181,8 @@ def write(out: Path, command: str) -> Path:
         raise ConfigError(f"{out} holds no results; run steprag tunnel without --jobs 0 first")
     main = cells.get(MAIN.name, next(iter(cells.values())))
     picture = "![Points over outcomes by hops of the test question](hops.png)"
-    lines = ["# The wind tunnel", "", f"    {command}", "", *_goals(cells)]
+    judged = len(main.hops) >= MAIN.tests  # fewer questions of --quick judge nothing
+    lines = ["# The wind tunnel", "", f"    {command}", "", *(_goals(cells) if judged else [QUICK, ""])]
     lines += [picture, ""] * draw(main, out / "hops.png")
     for name, cell in cells.items():
         lines += _rates(cell) if name == RATES_CELL.name else _cell(cell)

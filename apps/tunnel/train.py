@@ -6,7 +6,7 @@ longer to keep its books than a model this small takes for a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -137,21 +137,31 @@ def sft(start: Weights, rows: Sequence[LearntRow], schedule: Schedule, rng: np.r
     return optimiser.weights
 
 
-def dpo(start: Weights, pairs: Sequence[LearntPair], schedule: Schedule, rng: np.random.Generator) -> Weights:
-    """DPO over (chosen, rejected), the chosen one's mean log-probability added with `SFT_WEIGHT`."""
+def dpo(
+    start: Weights, pairs: Sequence[LearntPair], schedule: Schedule, rng: np.random.Generator,
+    note: Callable[[dict[str, float]], None] = lambda told: None,
+) -> Weights:  # fmt: skip
+    """DPO over (chosen, rejected), the chosen one's mean log-probability added with `SFT_WEIGHT`.
+
+    `note` takes the loss and the rewards of every step, by TRL's names.
+    """
     lengths = np.array([max(len(row.ids) for row in pair) for pair in pairs])
     reference = torch.zeros(len(pairs))
     for places in np.array_split(lengths.argsort(), -(-len(pairs) // 64)):
         with torch.no_grad():
             reference[places], _ = _margins(start, [pairs[i] for i in places])
     optimiser, order = Optimiser(start, schedule), batches(len(pairs), schedule.batch, rng)
-    for _ in range(schedule.steps):
+    for step in range(1, schedule.steps + 1):
         batch = next(order)
-        losses = []
+        losses, gained = list[Tensor](), list[Tensor]()
         for places in np.array_split(batch[lengths[batch].argsort()], 2):  # alike in length: less is padded
             margins, chosen = _margins(optimiser.weights, [pairs[i] for i in places])
-            losses += [-functional.logsigmoid(BETA * (margins - reference[places])) - SFT_WEIGHT * chosen]
-        optimiser.take(torch.cat(losses).mean())
+            gained += [BETA * (margins - reference[places])]
+            losses += [-functional.logsigmoid(gained[-1]) - SFT_WEIGHT * chosen]
+        loss, gain = torch.cat(losses).mean(), torch.cat(gained).detach()
+        note({"step": step, "loss": loss.item(), "rewards/margins": gain.mean().item(),
+              "rewards/accuracies": (gain > 0).float().mean().item()})  # fmt: skip
+        optimiser.take(loss)
     return optimiser.weights
 
 

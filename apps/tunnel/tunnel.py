@@ -21,7 +21,7 @@ from apps.tunnel.arms import Cell, LabelArm
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
 from steprag.engines.threads import usable_cores
-from steprag.errors import ConfigError, quoted
+from steprag.errors import ConfigError, counted, quoted
 from steprag.extras import function_at
 from steprag.records.jsonl import read_json, write_json
 
@@ -52,7 +52,8 @@ def main(argv: list[str]) -> int:
     if given.jobs:
         arms = _with_rates([*arms, *_own_arms(given)], given)
         units = list(_units(cells, arms, given))
-        say(f"tunnel: {len(units)} units, {len(arms)} arms, {len(cells)} cells, {given.jobs} side by side; in {out}")
+        work = f"{counted(len(units), 'unit')}, {counted(len(arms), 'arm')}, {counted(len(cells), 'cell')}"
+        say(f"tunnel: {work}, {given.jobs} side by side; in {out}")
         written = time.monotonic()
         for _ in _done(units, given):
             if time.monotonic() - written > PAUSE:
@@ -173,7 +174,7 @@ def _with_rates(arms: list[LabelArm], given: argparse.Namespace) -> list[LabelAr
     told: dict[str, float] = {} if given.rates else read_json(SHIPPED)
     todo = [arm for arm in arms if arm.name not in told and arm.method != "none" and not given.quick]
     tried = {arm: [replace(arm, name=f"{arm.name} at {rate:g}", rate=rate) for rate in known.RATES] for arm in todo}
-    say(f"tunnel: learning rates of {len(todo)} arms are chosen")
+    say(f"tunnel: learning rates of {counted(len(todo), 'arm')} are chosen")
     for _ in _done(list(_split(cell, seeds, [one for some in tried.values() for one in some])), given):
         pass
     for arm, some in tried.items():

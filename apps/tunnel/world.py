@@ -1,11 +1,11 @@
 """A small world of facts, made from a seed: its passages and its questions of 1 to 6 hops.
 
-A fact says to whom a relation leads: from Bado by `boss` to Kusen. A question names a person and relations: "Bado boss
-heir". A query names a person and a word for the relation: "Bado serves". Every relation has two words. A fact is told
-under one of them; who asks by the other does not find it (a dead end). A search finds three passages, each of another
-kind. Facts of a relation stand in passages of one kind only; the other two tell of somebody else. So a wrong word finds
-another relation's fact, a wrong kind finds a wrong person, and the episode continues. Which steps are right, the world
-knows and no label may (`right_steps`).
+A fact says to whom a relation leads: from Anna by `boss` to Ben. A question names a person and relations: "Who is
+Anna's boss's heir?" A query names a person and another word for the relation: "Anna manager". Every relation has two
+such words. A fact is told under one of them; who asks by the other does not find it (a dead end). A search finds three
+passages, each of another kind, such as a letter. Facts of a relation stand in passages of one kind only; the other two
+tell of somebody else. So a wrong word finds another relation's fact, a wrong kind finds a wrong person, and the episode
+continues. Which steps are right, the world knows and no label may (`right_steps`).
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from steprag.tree import Node, Tree
 from steprag.types import Passage, Question
 
 RELATIONS = {
-    "boss": ("serves", "obeys"), "heir": ("endows", "names"),
-    "rival": ("fights", "mocks"), "twin": ("mirrors", "recalls"),
-    "tutor": ("studies", "quotes"), "guest": ("hosts", "feeds"),
-    "guard": ("trusts", "arms"), "poet": ("reads", "prints"),
-    "debtor": ("lends", "duns"), "tailor": ("wears", "orders"),
-    "doctor": ("visits", "pays"), "cousin": ("greets", "writes"),
-    "pilot": ("follows", "boards"), "singer": ("hears", "claps"),
-    "lawyer": ("hires", "sues"), "painter": ("poses", "frames"),
+    "boss": ("manager", "employer"), "heir": ("successor", "inheritor"),
+    "rival": ("competitor", "opponent"), "twin": ("double", "lookalike"),
+    "tutor": ("teacher", "coach"), "guest": ("visitor", "lodger"),
+    "guard": ("bodyguard", "protector"), "poet": ("lyricist", "bard"),
+    "debtor": ("borrower", "payer"), "tailor": ("dressmaker", "outfitter"),
+    "doctor": ("physician", "medic"), "cousin": ("relative", "kin"),
+    "pilot": ("aviator", "captain"), "singer": ("vocalist", "soloist"),
+    "lawyer": ("attorney", "solicitor"), "painter": ("artist", "portraitist"),
 }  # fmt: skip
 """Relations, and the two words that ask for each."""
-KINDS = ("letter", "ledger", "diary", "rumour")
-PERSONS = tuple(
-    first + second
-    for first in ("Ba", "De", "Fi", "Go", "Ku", "La", "Mi", "No")
-    for second in ("do", "mi", "ra", "sen", "tu", "vel", "xa", "zor")
-)
+KINDS = ("letter:", "ledger:", "diary:", "rumour:")
+_FIRST_NAMES = """
+Anna Ben Carla David Emma Frank Grace Henry Ida Jack Karen Leo Maria Nina Oscar Paula Quentin Rosa Simon Tina Uma Victor
+Wendy Xavier Yara Zoe Adam Bella Carl Dora Eric Fiona George Hanna Ivan Julia Kevin Laura Martin Nora Oliver Peter Rita
+Sam Tara Ursula Vera Walter Alice Bruno Clara Daniel Elena Felix Gina Hugo Irma Jonah Kira Linda Milo Nadia Otto Robin
+"""
+PERSONS = tuple(_FIRST_NAMES.split())
 NOTHING = "None"
 SHOWN = 3
 """Passages a search."""
@@ -53,6 +54,28 @@ MISTAKEN = {name: _NAMES[(place + 5) % 16] for place, name in enumerate(_NAMES)}
 MISREAD = {name: _LANGUAGE.choice([kind for kind in KINDS if kind != KIND_OF[name]]) for name in _NAMES}
 """The kind that is kept by mistake."""
 RELATION_OF = {word: name for name, words in RELATIONS.items() for word in words}
+_FORMER_WORDS = """
+serves obeys endows names fights mocks mirrors recalls studies quotes hosts feeds trusts arms reads prints lends duns
+wears orders visits pays greets writes follows boards hears claps hires sues poses frames
+"""
+_FORMER_NAMES = product(("Ba", "De", "Fi", "Go", "Ku", "La", "Mi", "No"),
+                        ("do", "mi", "ra", "sen", "tu", "vel", "xa", "zor"))  # fmt: skip
+_DRAWN_BY = dict(zip((*RELATION_OF, *PERSONS), (*_FORMER_WORDS.split(), *map("".join, _FORMER_NAMES)), strict=True))
+"""What words and persons were called in version 0.1. Passages are drawn by it, so that they and all published figures
+stay the same.
+"""
+
+
+def parts_of(question: str) -> tuple[str, list[str], str]:
+    """Of a question the person, the relations, and who is named for a yes or no ("Anna's boss is Ben?"), or ""."""
+    asked, _, named = plain(question).rstrip("?").partition(" is ")
+    person, *relations = asked.split()
+    return person, relations, named
+
+
+def plain(text: str) -> str:
+    """A text without the words that only make it English: the policy's tokens do not hold them."""
+    return text.removeprefix("Who is ").replace("'s", "")
 
 
 @dataclass(frozen=True)
@@ -65,7 +88,7 @@ class FactWorld:
     @property
     def fingerprint(self) -> str:
         """Equal worlds find the same passages."""
-        return f"tunnel/{self.seed}/{self.dead}"
+        return f"tunnel/in English/{self.seed}/{self.dead}"
 
     async def ready(self) -> None:
         """Nothing to wait for."""
@@ -74,7 +97,7 @@ class FactWorld:
         """Nothing to release."""
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
-        """The passages of a query such as "Bado serves"; none where it is no person and word."""
+        """The passages of a query such as "Anna manager"; none where it is no person and word."""
         person, _, word = query.partition(" ")
         return self.passages(person, word)[:top_k] if person in self._facts and word in RELATION_OF else ()
 
@@ -98,7 +121,7 @@ class FactWorld:
     @cache  # noqa: B019 (worlds are few and small)
     def passages(self, person: str, word: str) -> tuple[Passage, ...]:
         """The three passages that a person and a word find, the fact among them where it is told under this word."""
-        rng = random.Random(f"passages/{self.seed}/{person}/{word}")
+        rng = random.Random(f"passages/{self.seed}/{_DRAWN_BY[person]}/{_DRAWN_BY[word]}")
         relation = RELATION_OF[word]
         told, found_by = self.fact(person, relation)
         right = KIND_OF[relation]
@@ -130,12 +153,13 @@ class FactWorld:
             met = self.way(rng.choice(PERSONS), relations)
         way = zip(met, relations, strict=False)
         titles = [f"{who} {self.fact(who, relation)[1]} {KIND_OF[relation]}" for who, relation in way]
-        asked, answer = " ".join([met[0], *relations]), met[-1]
+        metadata = {"hops": hops, "supporting_titles": titles}
+        asked, answer = " ".join([f"{one}'s" for one in (met[0], *relations[:-1])] + relations[-1:]), met[-1]
         if rng.random() < guessable:
             right = rng.random() < 0.5
             named = answer if right else rng.choice([person for person in PERSONS if person != answer])
-            asked, answer = f"{asked} is {named}", "yes" if right else "no"
-        return Question(name, asked, (answer,), {"hops": hops, "supporting_titles": titles})
+            return Question(name, f"{asked} is {named}?", ("yes" if right else "no",), metadata)
+        return Question(name, f"Who is {asked}?", (answer,), metadata)
 
 
 @dataclass(frozen=True)
@@ -153,7 +177,7 @@ def right_steps(world: FactWorld, tree: Tree) -> list[bool]:
     A query: it asks for the due hop, by the first word, or by the second where the first was tried in vain. Evidence:
     the passage that tells what was asked, or that none does. An answer: it is right and all hops are done.
     """
-    person, *relations = tree.question.question.split(" is ")[0].split()
+    person, relations, _ = parts_of(tree.question.question)
     ways, right = [HopsDone(tuple(zip(world.way(person, relations), relations, strict=False)))], [True]
     for node in tree.nodes[1:]:
         before = ways[node.parent or 0]

@@ -62,6 +62,7 @@ class FileKind:
 
 def _pair(pair: Pair) -> dict[str, Any]:
     asked = next((m["content"] for m in pair.prompt if m["role"] == "user"), "")
+    said = pair.chosen[-1]["content"] if pair.chosen else ""
     return {
         "question_id": pair.question_id,
         "action": pair.action,
@@ -71,6 +72,7 @@ def _pair(pair: Pair) -> dict[str, Any]:
         "visits": [pair.chosen_visits, pair.rejected_visits],
         "nodes": [pair.chosen_node, pair.rejected_node],
         "tree": pair.tree,
+        "chosen": " ".join(said.rpartition("</")[0].rpartition(">")[2].split())[:120],
         "question": asked.partition("\n")[0].removeprefix("Question: ")[:300],
     }
 

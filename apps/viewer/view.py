@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, counted
 from steprag.net.hosts import listen
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def main(argv: list[str]) -> int:
         from apps.viewer.export import write_export
 
         size = write_export(answers, Path(given.out), given.trees)
-        say(f"view: {given.out} holds {len(answers.folders)} runs ({size / 2**20:.1f} MiB); open it in a browser")
+        runs = counted(len(answers.folders), "run")
+        say(f"view: {given.out} holds {runs} ({size / 2**20:.1f} MiB); open it in a browser")
         return 0
     from steprag.web.listening import until_stopped
 
@@ -75,7 +76,7 @@ async def serve_view(answers: Answers, host: str, port: int, token_env: str, nam
     with listen(host, port) as listening:
         access = access_of(listening, host, token, BODY_BYTES, names=names)
         show_link(listening, access)
-        say(f"open the link to view {len(answers.folders)} runs; Ctrl-C stops it")
+        say(f"open the link to view {counted(len(answers.folders), 'run')}; Ctrl-C stops it")
         await serve_app(create_view_app(answers, access), listening, grace=GRACE)
 
 

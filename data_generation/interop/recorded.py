@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from os.path import commonprefix
-from pathlib import Path
 from typing import Any
 
 from steprag.agent import grammars
 from steprag.batch.datasets import add_question_options, questions_given
 from steprag.config.load import parse_arguments
-from steprag.console.progress import say
+from steprag.config.recipes import out_of
+from steprag.console.progress import say, say_next
 from steprag.engines.templates import rendered
 from steprag.errors import PART_DONE, ConfigError, DataError, StepFormatError, quoted
 from steprag.extras import code_hash, function_at
@@ -284,7 +284,7 @@ def main(argv: list[str]) -> int:
         prog="steprag trees recorded", description="Calls of steprag record, folded into trees."
     )
     parser.add_argument("--calls", required=True, metavar="RUN", help="run folder of steprag record, or its calls")
-    parser.add_argument("--out", required=True, metavar="RUN", help="run folder: trees.jsonl")
+    parser.add_argument("--out", metavar="RUN", help="run folder: trees.jsonl [runs/recorded-RUN]")
     add_question_options(parser, of=" with golden answers")
     parser.add_argument("--reward", default="f1", metavar="NAME",
                         help="what an episode is worth, 0 to 1: its last words against the golden answers (f1, em, "
@@ -301,7 +301,8 @@ def main(argv: list[str]) -> int:
         "calls": file_hash(calls), "questions": questions and file_hash(questions), "model": given.model,
         "outcome": given.reward, "code": code_hash(given.reward, "--reward") if ":" in given.reward else None,
     }  # fmt: skip
-    with open_run(Path(given.out), "recorded", identity=identity, config={}, overwrite=given.overwrite) as run:
+    out = out_of(given, "recorded", given.calls)
+    with open_run(out, "recorded", identity=identity, config={}, overwrite=given.overwrite) as run:
         outcome, tokenizer = outcome_of(given.reward), None
         if given.model:
             from steprag.engines.models import resolve_model
@@ -321,7 +322,9 @@ def main(argv: list[str]) -> int:
         run.save(grammar=grammars.RECORDED.name)
     say(f"recorded: calls {dict(folder.counts)}; {len(trees)} trees, {sum(map(bool, scores))} with a score, {mixed} "
         "with better and worse episodes")  # fmt: skip
-    say(f"recorded: next: steprag pairs --trees {given.out} --config spre --pairs.errors 0" if mixed else
-        "recorded: no pair can come of it: ask each question several times at a temperature above 0, and give "
-        "--questions with golden answers or a --reward of your own")  # fmt: skip
+    if mixed:
+        say_next("pairs", run.path, "--config", "spre", "--pairs.errors", 0)
+    else:
+        say("recorded: no pair can come of it: ask each question several times at a temperature above 0, and give "
+            "--questions with golden answers or a --reward of your own")  # fmt: skip
     return 0 if mixed else PART_DONE

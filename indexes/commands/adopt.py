@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from indexes.commands.build import default_index
 from indexes.config import IndexConfig, chosen_encoder
 from indexes.corpora.read_corpus import ingest
 from indexes.corpora.readers import open_source
@@ -28,7 +29,7 @@ from indexes.rows.passage_store import SPELLINGS, PassageStore, passage_text
 from indexes.vectors.adopted import L2, ids_are_rows, keeps_vectors, stored_vectors
 from indexes.vectors.index_types import ADOPTED, read_faiss
 from steprag.config.load import add_options, config_from, parse_arguments
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import existing, read_lines
 from steprag.types import Passage
@@ -237,11 +238,13 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--faiss", required=True, help="the FAISS file, such as FlashRAG's e5_Flat.index")
     parser.add_argument("--corpus", required=True, help="the corpus it was built from, in the same order")
-    parser.add_argument("--out", required=True, type=Path, help="the index folder to make")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the index folder to make [runs/index-CORPUS]")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     add_options(parser, IndexConfig)
     given = parse_arguments(parser, argv)
     check_whole(Path(given.faiss).expanduser())
-    built = adopt_index(existing(given.faiss, "FAISS file"), given.corpus, given.out, config_from(IndexConfig, given))
+    config, faiss = config_from(IndexConfig, given), existing(given.faiss, "FAISS file")
+    built = adopt_index(faiss, given.corpus, given.out or default_index(given.corpus, config), config)
     sys.stdout.write(shown(built, as_json=given.json))
+    say_next("serve", built.path)
     return 0

@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ from indexes.vectors.gpu import gpu_faiss
 from indexes.vectors.index_types import TYPES, build_type, check_type, requested
 from indexes.vectors.recall import make_probe
 from steprag.config.load import add_options, config_from, parse_arguments
-from steprag.console.progress import say
+from steprag.config.recipes import RUNS, stem_of
+from steprag.console.progress import say, say_next
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, quoted
 from steprag.records.inputs import read_questions
@@ -92,9 +94,9 @@ def build_index(
 ) -> Built:  # fmt: skip
     """Builds the index folder `out`, or finds it built from the same corpus, encoder and type.
 
-    `hybrid` adds BM25 and title links; an index without vectors has BM25 anyway. An index of the same corpus and
-    encoder but of another type, at `out` or at `vectors_from`, gives its vectors. `update`: so does an index of the
-    corpus as it was, at `out`, to passages that are the same; BM25 and links that it has are built anew.
+    `hybrid` adds BM25 and title links; one of documents, or without vectors, has BM25 anyway. An index of the same
+    corpus and encoder but of another type, at `out` or at `vectors_from`, gives its vectors. `update`:
+    so does an index of the corpus as it was, at `out`, to passages that are the same; BM25 and links are built anew.
     Raises ConfigError where `out` holds anything else, and DataError where the corpus is not in order; either way
     `out` is as before. A build that is killed goes on when it is started again.
     """
@@ -104,16 +106,18 @@ def build_index(
     there = _existing(out, order, update)
     reused = there is not None and there.identity == _as_noted(there, order.wanted)
     if there is not None and reused:
-        return Built(out, there, True, _add_ons(out, there, config, hybrid))
+        return Built(out, there, True, _add_ons(out, there, order, hybrid))
     kept = tuple(add_ons(out)) if update and there is not None else ()
     manifest = _build(order, out, there, vectors_from, kept)
-    return Built(out, manifest, False, (*kept, *_add_ons(out, manifest, config, hybrid)))
+    return Built(out, manifest, False, (*kept, *_add_ons(out, manifest, order, hybrid)))
 
 
-def _add_ons(folder: Path, manifest: IndexManifest, config: IndexConfig, hybrid: bool) -> tuple[str, ...]:
+def _add_ons(folder: Path, manifest: IndexManifest, order: _Order, hybrid: bool) -> tuple[str, ...]:
     """Adds what is wanted and not there; returns the names of what was added."""
     added: list[str] = []
-    if (hybrid or not manifest.encoder.dense) and add_bm25(folder, manifest, config.bm25):
+    wanted = hybrid or not manifest.encoder.dense
+    cheap = order.source.documents is not None and BM25 not in add_ons(folder)  # a document takes far longer to read
+    if (wanted or cheap) and add_bm25(folder, manifest, order.config.bm25):
         added.append(BM25)
     if hybrid and add_links(folder, manifest):
         added.append(LINKS)
@@ -332,6 +336,16 @@ def _questions(order: _Order) -> np.ndarray | None:
     return Encoder(order.encoder_folder, order.spec).encode_queries([questions[row] for row in picked])
 
 
+def default_index(corpus: str, config: IndexConfig) -> Path:
+    """runs/index-NAME of the corpus, with a number behind it where that name is another corpus's."""
+    source = open_source(corpus, config.documents).name
+    names = (f"{RUNS}/index-{stem_of(corpus)}{f'-{number}' * (number > 1)}" for number in count(1))
+    return next(
+        Path(name) for name in names
+        if not Path(name, "manifest.json").is_file() or read_index_manifest(Path(name)).corpus.path == source
+    )  # fmt: skip
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="steprag index build", description="Builds an index folder from a corpus.")
     parser.add_argument(
@@ -340,7 +354,8 @@ def main(argv: list[str]) -> int:
         help="a folder of documents (PDF, DOCX, PPTX, ODT, EPUB, HTML, Markdown, text), or one; JSON Lines, an array, a"
         " table with tabs or Parquet, or a folder of them; a Wikipedia dump (.xml.bz2), hub:OWNER/NAME, the word atlas",
     )
-    parser.add_argument("--out", required=True, type=Path, help="the index folder to make, or to give another type")
+    told = "the index folder to make, or to give another type [runs/index-CORPUS]"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=told)
     parser.add_argument("--vectors_from", type=Path, metavar="DIR", help="take the vectors of this index folder")
     parser.add_argument("--update", action="store_true", help="bring the index at --out up to date with its corpus")
     parser.add_argument("--hybrid", action="store_true", help="BM25 and title links too, for sparse and hybrid search")
@@ -348,11 +363,12 @@ def main(argv: list[str]) -> int:
     add_options(parser, IndexConfig)
     arguments = parse_arguments(parser, argv)
     config = config_from(IndexConfig, arguments)
-    hybrid, update = arguments.hybrid, arguments.update
-    built = build_index(arguments.corpus, arguments.out, config, arguments.vectors_from, hybrid=hybrid, update=update)
+    hybrid, update, out = arguments.hybrid, arguments.update, arguments.out or default_index(arguments.corpus, config)
+    built = build_index(arguments.corpus, out, config, arguments.vectors_from, hybrid=hybrid, update=update)
     if built.reused and not built.added:
         say(f"index: {built.path} holds this index already; nothing to do")
     sys.stdout.write(shown(built, as_json=arguments.json))
+    say_next("serve", built.path)
     return 0
 
 

@@ -18,7 +18,7 @@ from indexes.rows.passage_store import PASSAGES
 from indexes.rows.vector_file import VECTORS
 from indexes.vectors.index_types import open_index
 from steprag.config.load import parse_arguments
-from steprag.errors import ConfigError, DataError
+from steprag.errors import ConfigError, DataError, counted
 from steprag.records.jsonl import existing
 from steprag.records.sealed import check_files
 from steprag.runs.check import accepted, checked
@@ -88,5 +88,6 @@ def _is_index(folder: Path) -> bool:
 
 def _said(found: dict[str, Any]) -> str:
     again = f", {found['encoded_again']} encoded again (cosine ≥ {found['lowest_cosine']})"
-    return (f"ok: {len(found['files'])} files, {found['bytes']:,} bytes, {found['passages']:,} passages"
+    files, passages = counted(len(found["files"]), "file"), counted(found["passages"], "passage")
+    return (f"ok: {files}, {found['bytes']:,} bytes, {passages}"
             f"{again if found['lowest_cosine'] else ''}")  # fmt: skip

@@ -20,7 +20,7 @@ from steprag.batch.datasets import add_question_options, questions_given
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.recipes import NEWEST, index_of
 from steprag.config.sections import Positive, RetrieverConfig
-from steprag.errors import DataError
+from steprag.errors import DataError, counted
 from steprag.records.inputs import question_from_row
 from steprag.records.left_out import LeftOut, say_left_out
 from steprag.records.rows import read_any_rows
@@ -105,7 +105,7 @@ def _percent(values: Sequence[float]) -> float:
 
 def table(figures: dict[str, Any]) -> str:
     """The figures to read."""
-    lines = [f"{figures['questions']} questions", "       recall   95 % interval   any     all"]
+    lines = [f"{counted(figures['questions'], 'question')}", "       recall   95 % interval   any     all"]
     for key, at in figures.items():
         if key.startswith("@"):
             low, high = at["interval"]

@@ -29,8 +29,9 @@ from indexes.folder.manifest import SPARSE
 from indexes.rows.passage_store import passage_text
 from indexes.vectors.index_types import TRAIN_POINTS, TYPES, AnnConfig, cells, code_bytes, prepare
 from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.console.progress import say_next
 from steprag.engines.threads import product_flops, usable_cores, usable_memory
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, counted
 from steprag.types import Passage
 
 EXPECTED = {"flat": 1.0, "flat-fp16": 1.0, "ivf-sq8": 0.99, "hnsw-sq8": 0.985, "ivf-pq": 0.985, "rabitq": 0.98}
@@ -238,6 +239,8 @@ def main(argv: list[str]) -> int:
         "recommended": chosen,
     }
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report, [*lines, bm25]))
+    if given.corpus and chosen:
+        say_next("index", "build", given.corpus, *(("--encoder", "none") if chosen == SPARSE else ("--type", chosen)))
     return 0
 
 
@@ -246,7 +249,7 @@ def _table(report: dict[str, Any], lines: list[TypePlan]) -> str:
     about = "" if report["counted"] else "about "
     vectors = f"of {report['dimension']} dimensions" if report["dimension"] else "without vectors"
     text = [
-        f"{about}{report['passages']:,} passages {vectors};"
+        f"{about}{counted(report['passages'], 'passage')} {vectors};"
         f" here: {_size(machine['memory'])} memory, {_size(machine['disk'])} disk free, {machine['cores']} cores"
     ]
     if report["encoding_seconds"]:

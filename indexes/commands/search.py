@@ -17,6 +17,7 @@ from steprag.agent.retriever import PLACES, Retriever
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.recipes import NEWEST, index_of
 from steprag.config.sections import RetrieverConfig
+from steprag.console.progress import say, say_next
 from steprag.errors import ConfigError
 from steprag.records.jsonl import dump_line, to_dict
 from steprag.types import Passage
@@ -57,11 +58,15 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"--top_k is {arguments.top_k}; at least 1 passage must be asked for")
     if not all(query.strip() for query in arguments.query):
         raise ConfigError("give queries with text in them")
-    retriever = open_retriever(index_of(arguments), config)
+    if len(arguments.query) > 2 and not any(" " in query for query in arguments.query):
+        say(f"each word is a query of its own; for one query: steprag index search {' '.join(arguments.query)!r}")
+    index = index_of(arguments)
+    retriever = open_retriever(index, config)
     found = asyncio.run(search_all(retriever, arguments.query, arguments.top_k))
     for query, passages in zip(arguments.query, found, strict=True):
         if arguments.json:
             sys.stdout.write(dump_line({"query": query, "passages": [to_dict(p) for p in passages]}) + "\n")
         else:
             sys.stdout.write(readable(query, passages))
+    say_next("ask", arguments.query[0], "--index", index)
     return 0

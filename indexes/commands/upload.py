@@ -28,8 +28,8 @@ from indexes.rows.passage_store import PASSAGES, PassageStore
 from indexes.rows.vector_file import VECTORS, VectorFile
 from steprag.config.load import parse_arguments
 from steprag.config.sections import RetrieverConfig
-from steprag.console.progress import Progress, say
-from steprag.errors import ConfigError, DataError
+from steprag.console.progress import Progress, say, say_next
+from steprag.errors import ConfigError, DataError, counted
 from steprag.records.jsonl import existing
 from steprag.records.sealed import check_files
 
@@ -54,7 +54,8 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--type", default="flat", choices=TYPES, help="flat is exact, hnsw a graph [flat]")
     given = parse_arguments(parser, argv)
     rows = upload(existing(given.index, "index folder"), given.to, given.type)
-    sys.stdout.write(f"{given.to} holds {rows} passages of {given.index}\n")
+    sys.stdout.write(f"{given.to} holds {counted(rows, 'passage')} of {given.index}\n")
+    say_next("serve", given.to)
     return 0
 
 

@@ -6,6 +6,7 @@ and what is imported of this package is imported where it is needed.
 
 from __future__ import annotations
 
+import inspect
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
@@ -75,17 +76,15 @@ def own_chunker(place: str) -> tuple[Callable[[Iterable[Block], str], Iterator[P
     Raises ConfigError, also while it cuts, for what it raises and for rows of another shape.
     """
     from steprag.errors import ConfigError, quoted
-    from steprag.extras import code_hash, function_at
+    from steprag.extras import code_hash, function_at, slips_named
     from steprag.types import Passage
 
-    function, form = function_at(place, "documents.chunker"), int(code_hash(place, "documents.chunker")[:12], 16)
+    function = inspect.unwrap(function_at(place, "documents.chunker"))
+    form = int(code_hash(place, "documents.chunker")[:12], 16)
 
     def chunked(blocks: Iterable[Block], path: str) -> Iterator[Passage]:
-        try:
+        with slips_named(place, f"documents.chunker: {path}"):
             rows = [*function([*blocks], path)]
-        except Exception as error:  # whatever a stranger's code raises
-            told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise ConfigError(f"documents.chunker: {place} fails on {path}: {told}") from error
         for number, row in enumerate(rows, 1):
             part: Any = {"text": row} if isinstance(row, str) else row
             typed = isinstance(part, dict) and all(type(value) is _PART.get(key) for key, value in part.items())

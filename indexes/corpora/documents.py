@@ -37,6 +37,7 @@ from indexes.web.extraction import START_SECONDS, BoundedProcess
 from steprag.config.sections import Positive, Section
 from steprag.console.progress import Progress, say
 from steprag.engines.threads import usable_cores
+from steprag.errors import counted
 from steprag.extras import need
 from steprag.records.json_text import decoded
 from steprag.records.jsonl import file_hash
@@ -279,8 +280,9 @@ class Documents:
         dropped = {item.kind: item.count for item in report.items()} | {"repeated passages": repeated}
         left_out = ", ".join(f"{name} {count:,}" for name, count in dropped.items() if count)
         before = f" ({as_before:,} as before)" if as_before else ""
-        say(f"index: documents: {len(self.paths):,}{before}{f', of {pages:,} pages' if pages else ''}"
-            f"{'; left out: ' if left_out else ''}{left_out}")  # fmt: skip
+        paged = f"; pages or slides: {pages:,}" if pages else ""
+        gone = f"; left out: {left_out}" if left_out else ""
+        say(f"index: {counted(len(self.paths), 'document')}{before}{paged}{gone}")
         report.say()
         if self.others:
             say(f"index: files of other types are not read: {self.other_types()}; of passages give the file itself")

@@ -30,7 +30,7 @@ from indexes.rows.passage_store import PassageStore, Titles
 from indexes.rows.vector_file import MARKS, VECTORS, VectorFile
 from steprag.batch.ray_cluster import check_ray, cluster, own_error
 from steprag.console.progress import Progress, say
-from steprag.errors import ConfigError, StepragError
+from steprag.errors import ConfigError, StepragError, counted
 from steprag.records.jsonl import LineJournal, read_rows
 
 DEATHS = 4
@@ -87,7 +87,7 @@ def encode_shards(work: Work, devices: list[str], slots: int = 0) -> int:
     if done:
         say(f"index: {len(done)} of {work.shards} shards are encoded already")
     if missing:
-        say(f"index: {work.rows} passages, loading encoder {work.spec.name}")
+        say(f"index: {counted(work.rows, 'passage')}, loading encoder {work.spec.name}")
         describe(work.spec)
         run = partial(_on_ray, slots) if slots else _here if len(devices) == 1 else _in_processes
         with Progress("encode", work.rows, "passages", ready) as progress, LineJournal(work.folder / MARKS) as marks:

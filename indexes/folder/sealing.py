@@ -38,7 +38,7 @@ from indexes.folder.manifest import (
 from indexes.rows.passage_store import DOCUMENTS, OFFSETS, PASSAGES, SKIPPED
 from indexes.rows.vector_file import MARKS, VECTORS, NoRoom, no_room
 from steprag.console.progress import say
-from steprag.errors import ConfigError, DataError
+from steprag.errors import ConfigError, DataError, counted
 from steprag.records.json_text import decoded
 from steprag.records.jsonl import dump_line, to_dict, write_json
 from steprag.records.sealed import file_facts
@@ -215,8 +215,8 @@ class Built:
 
 
 def shown(built: Built, *, as_json: bool) -> str:
-    """What `index build` and `index adopt` print: the index, what decides its results, what was measured, its bytes
-    without add-ons.
+    """What `index build` and `index adopt` print: what a reader wants, or as JSON all that decides the results, what
+    was measured, and the bytes without add-ons.
     """
     manifest, there, encoder = built.manifest, add_ons(built.path), built.manifest.encoder
     report = {
@@ -241,5 +241,10 @@ def shown(built: Built, *, as_json: bool) -> str:
     }
     if as_json:
         return dump_line(report) + "\n"
-    prefixes = {key: repr(value) for key, value in report.items() if key.endswith("_prefix")}  # they may break lines
-    return "".join(f"{key:<17} {value}\n" for key, value in (report | prefixes).items())
+    search = " and ".join([*([encoder.name] if encoder.dense else []), *(["BM25"] if report["bm25"] else [])])
+    passages, size = counted(manifest.corpus.rows, "passage"), max(report["bytes"], 1e5) / 1e6
+    lines = [f"{passages} in {built.path}, {size:,.1f} MB",
+             f"searched by {search}{', with title links' if report['links'] else ''} (--json says more)"]  # fmt: skip
+    if report["skipped"]:
+        lines.append(f"left out: {', '.join(f'{count} {why}' for why, count in manifest.corpus.skipped.items())}")
+    return "\n".join([*lines, ""])

@@ -56,6 +56,10 @@ class TextEncoder(Protocol):
         """(len(texts), dimension) float32 vectors, in the order of the texts, with the query prefix."""
         ...
 
+    def encode_passages(self, texts: Sequence[str]) -> np.ndarray:
+        """The same with the prefix of passages."""
+        ...
+
 
 class RowSearcher(Protocol):
     """Ranks rows. Used by one thread; equal fingerprints give equal rankings."""

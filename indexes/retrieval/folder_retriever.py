@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 from cachetools import LRUCache
 
-from indexes.ranking.rankings import RowSearcher, SearchKey, search_key
+from indexes.ranking.rankings import RowSearcher, SearchKey, TextEncoder, search_key
 from steprag.agent.retriever import Documented
 from steprag.errors import RetrieverError, own_copy
 from steprag.types import Passage
@@ -73,9 +74,13 @@ class FolderRetriever:
         batch: int = MAX_BATCH,
         preload: bool = True,
         originals: Documented | None = None,
+        encoder: Callable[[], TextEncoder] | None = None,
     ) -> None:
-        """Starts to load the weights, unless `preload` is off. A batch has at most `batch` queries."""
+        """Starts to load the weights, unless `preload` is off. A batch has at most `batch` queries. `encoder`: what
+        compares texts; the worker thread loads it.
+        """
         self._searcher, self._store, self._batch, self._originals = searcher, store, batch, originals
+        self._encoder = encoder
         self.counts = Counts()
         self._batch_seconds = 0.0
         self._waiting: dict[SearchKey, _Waiters] = {}
@@ -144,6 +149,19 @@ class FolderRetriever:
         if self._pump is None or self._pump.done():
             self._pump = loop.create_task(self._drain())
         return await waiter
+
+    async def alike(self, queries: Sequence[str], texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """As `steprag.agent.retriever.Similar`."""
+        if self._encoder is None:
+            return [[0.0] * len(texts)] * len(queries)
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._compare, queries, texts)
+
+    def _compare(self, queries: Sequence[str], texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        assert self._encoder is not None
+        encoder = self._encoder()
+        asked, read = encoder.encode_queries(queries), encoder.encode_passages(texts)
+        lengths = np.linalg.norm(asked, axis=1)[:, None] * np.linalg.norm(read, axis=1)
+        return (asked @ read.T / np.maximum(lengths, 1e-9)).tolist()
 
     def document(self, passage_id: str, *, checked: bool = False) -> Path | None:
         """As `steprag.agent.retriever.Documented`."""

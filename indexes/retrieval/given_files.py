@@ -20,7 +20,6 @@ from indexes.addons.bm25 import Analyser, Bm25Config, terms_of
 from indexes.corpora.document_report import notes as notes_of
 from indexes.corpora.documents import KINDS, DocumentsConfig, read_document
 from indexes.ranking.rankings import Ranking, best_rows, named, search_key
-from indexes.web.sources import fused
 from steprag.agent.retriever import Choosing, Documented, GivenFile, Retriever, SourceChoice, is_given
 from steprag.errors import DataError
 from steprag.records.jsonl import file_hash, from_dict, read_json, read_records, write_json, write_records
@@ -94,9 +93,9 @@ class GivenFiles:
         one = self._files.get(passage_id.partition("/")[0])
         return self._folder / one.id / one.name if one else None
 
-    def beside(self, other: Retriever) -> Retriever:
-        """What searches these files and `other` together."""
-        return _Beside(self, other)
+    def before(self, other: Retriever, *, alone: bool = False) -> Retriever:
+        """As `steprag.agent.retriever.TakesFiles`."""
+        return _Before(self, other, alone)
 
     async def ready(self) -> None:
         """It is."""
@@ -140,21 +139,24 @@ def _ranker(passages: Sequence[Passage]) -> Callable[[str, int], Ranking]:
     return ranked
 
 
-class _Beside:
-    """Given files and another retriever, fused by rank: of equal ranks the files' passage comes first."""
+class _Before:
+    """Given files, and behind them another retriever: the files' passages lead, and leave it a third of the places."""
 
-    def __init__(self, files: GivenFiles, other: Retriever) -> None:
-        self._files, self._other = files, other
-        self.fingerprint = named(files.fingerprint, other.fingerprint)
+    def __init__(self, files: GivenFiles, other: Retriever, alone: bool) -> None:
+        self._files, self._other, self._alone = files, other, alone
+        self.fingerprint = named(files.fingerprint, *([] if alone else [other.fingerprint]))
 
     async def ready(self) -> None:
         """Waits for the other one."""
         await self._other.ready()
 
     async def search(self, query: str, top_k: int) -> tuple[Passage, ...]:
-        """The best of both; the other's own ranking where no file has a word of the query."""
+        """The best of the files, then the best of the other, which fills the places that they leave."""
+        if self._alone:
+            return await self._files.search(query, top_k)
         given, other = await asyncio.gather(self._files.search(query, top_k), self._other.search(query, top_k))
-        return fused(given, other)[:top_k] if given else other
+        kept = other[: max(top_k // 3, top_k - len(given))]
+        return (*given[: top_k - len(kept)], *kept)
 
     def choice(self, query: str) -> SourceChoice | None:
         """What the other one says of itself."""

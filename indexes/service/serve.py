@@ -12,6 +12,7 @@ from indexes.config import ServeConfig
 from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import say
 from steprag.engines.threads import spin_briefly, usable_cores
+from steprag.errors import counted
 from steprag.net.hosts import is_loopback, listen, url_of
 
 
@@ -45,7 +46,7 @@ async def serve(folder: Path, config: ServeConfig) -> None:
         app = create_app(Served(retriever, mode, config.limits, config.top_k, token, loopback))
         sys.stdout.write(f"{url_of(listening)}\n")
         sys.stdout.flush()
-        say(f"serving {folder} ({retriever.passages} passages, {mode}); Ctrl-C stops it")
+        say(f"serving {folder} ({counted(retriever.passages, 'passage')}, {mode}); Ctrl-C stops it")
         try:
             await serve_app(app, listening, grace=math.ceil(config.limits.seconds))
         finally:

@@ -19,7 +19,7 @@ from steprag.agent.schemas import NAMES
 from steprag.agent.tools import ToolSpec, spec_of
 from steprag.config.sections import RetrieverConfig
 from steprag.errors import ConfigError, DataError, RetrieverError, quoted
-from steprag.extras import code_hash, function_at
+from steprag.extras import code_hash, function_at, slip
 from steprag.records.jsonl import as_utf8
 from steprag.types import Passage
 
@@ -38,7 +38,7 @@ class CallableTool:
 
     def __init__(self, name: str, place: str, description: str) -> None:
         """Imports the function, which runs its module's code. Raises ConfigError where that cannot be."""
-        self._function = function_at(place, "python")
+        self._function = inspect.unwrap(function_at(place, "python"))
         self.spec: ToolSpec = _spec(name, self._function, description)
         self.fingerprint = place
 
@@ -79,14 +79,14 @@ class FunctionRetriever:
         """Imports the function, which runs its module's code. Raises ConfigError where that cannot be."""
         check_alone(config, place, "the function")
         self._place, self._seconds, self._made = place, config.timeout, object()
-        function, code = function_at(place, "--index"), code_hash(place, "--index")
+        function, code = inspect.unwrap(function_at(place, "--index")), code_hash(place, "--index")
         try:
             if not _arguments(function)[0]:
                 self._made = function()
                 function = self._made.search  # pyright: ignore[reportAttributeAccessIssue]
             needs, self._takes = _arguments(function)
         except Exception as error:  # whatever a stranger's code raises
-            raise ConfigError(f"--index: {place} fails: {type(error).__name__}: {error}"[:300]) from error
+            raise ConfigError(f"--index: {place} failed: {slip(error, place)}") from error
         if not self._takes or needs > 2:
             raise ConfigError(f"--index: {place} takes {needs} arguments; write find(query), find(query, top_k), or a "
                               "class without arguments that has search(query, top_k)")  # fmt: skip

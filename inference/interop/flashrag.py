@@ -17,8 +17,9 @@ from inference.scoring.scores import HARNESS
 from steprag.batch.database import JOURNAL, JournalReader
 from steprag.batch.worklist import failures_in
 from steprag.config.load import parse_arguments
+from steprag.config.recipes import RUNS, stem_of
 from steprag.console.progress import say
-from steprag.errors import DataError
+from steprag.errors import DataError, counted
 from steprag.records.inputs import as_document, question_from_row
 from steprag.records.jsonl import existing, read_json, read_value, shaped, written_whole
 from steprag.records.question_ids import is_per_file
@@ -36,9 +37,10 @@ def main(argv: list[str]) -> int:
         prog="steprag score export", description="Predictions of a run as FlashRAG's result file."
     )
     parser.add_argument("run", metavar="RUN", help="run folder of steprag infer")
-    parser.add_argument("--out", required=True, metavar="DIR", help=f"folder for {DATA}")
+    parser.add_argument("--out", metavar="DIR", help=f"folder for {DATA} [runs/flashrag-RUN]")
     given = parse_arguments(parser, argv)
-    run, file = existing(given.run, "run folder"), Path(given.out) / DATA
+    run = existing(given.run, "run folder")
+    file = Path(given.out or f"{RUNS}/flashrag-{stem_of(run)}") / DATA
     predictions = list(read_predictions(run))
     items = [
         {"id": one.id.removeprefix(f"{one.dataset}/"), "question": one.question, "golden_answers": one.golden_answers,
@@ -48,7 +50,7 @@ def main(argv: list[str]) -> int:
     with written_whole(file) as stream:
         json.dump(items, stream, indent=4, ensure_ascii=False)
     failed = len(failures_in(run).keys() - {one.id for one in predictions})
-    say(f"score export: {len(items)} predictions in {file}; {failed} questions failed and are left out")
+    say(f"score export: {counted(len(items), 'prediction')} in {file}; left out, since they failed: {failed}")
     return 0
 
 

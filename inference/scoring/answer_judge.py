@@ -23,6 +23,7 @@ from steprag.batch.results import ResultKind, Results
 from steprag.batch.worklist import ask_all, failures_in, model_asked, run_interruptible
 from steprag.config.load import StageConfig, add_options, config_from, parse_arguments
 from steprag.config.sections import JudgeConfig
+from steprag.console.progress import say_next
 from steprag.errors import PART_DONE, ConfigError
 from steprag.policy.budget import BudgetConfig
 from steprag.policy.protocols import Policy
@@ -56,6 +57,7 @@ def main(argv: list[str]) -> int:
     out = Path(given.out) if given.out else run / "judged"
     scores, failed = run_interruptible(judge(config_from(AnswerJudgeConfig, given), run, out))
     sys.stdout.write((json.dumps(scores, indent=2) if given.json else table(scores)) + "\n")
+    say_next("compare", run)
     return PART_DONE if failed else 0
 
 

@@ -30,6 +30,7 @@ from inference.scoring.scores import HARNESS, mean
 from inference.scoring.tables import by_group, draw, main_table, quality_tables
 from steprag.config.load import parse_arguments
 from steprag.console.plots import can_draw
+from steprag.console.progress import say_next
 from steprag.errors import ConfigError, quoted
 from steprag.records.jsonl import existing, write_json, written_whole
 
@@ -69,6 +70,7 @@ def main(argv: list[str]) -> int:
     sys.stdout.write(tables)
     if given.out:
         write(Path(given.out), runs, rows, direct, given.force, told, tables)
+    say_next("view", *given.runs)
     return 0
 
 

@@ -17,6 +17,7 @@ from inference.scoring.scores import HARNESS, Score, mean, word_score
 from steprag.agent.profiles import told_grammar
 from steprag.batch.worklist import failures_in
 from steprag.config.load import parse_arguments
+from steprag.console.progress import say_next
 from steprag.errors import ConfigError
 from steprag.records.jsonl import existing, write_json
 from steprag.runs.run import checked_manifest, events_of, has_ended
@@ -41,6 +42,7 @@ def main(argv: list[str]) -> int:
         write_bertscore(run, arguments.bertscore, arguments.bertscore_layer)
     scores = evaluate(run)
     sys.stdout.write((json.dumps(scores, indent=2) if arguments.json else table(scores)) + "\n")
+    say_next("view", run)
     return 0
 
 

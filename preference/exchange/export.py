@@ -22,7 +22,7 @@ from steprag.batch.datasets import add_question_options, questions_given
 from steprag.batch.tree_results import trees_file
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
-from steprag.errors import ConfigError, DataError
+from steprag.errors import ConfigError, DataError, counted
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import dump_line, existing, from_dict, read_rows, write_json, written_whole
 from steprag.records.training_rows import Pair, Trajectory
@@ -74,7 +74,7 @@ def _questions(file: Path, names: list[str], out: str | None) -> int:
     path = Path(out) / "verl" / f"{file.stem}.parquet"
     with ExitStack() as stack:
         count = _write_parquet("questions", path, map(verl_question, read_questions(file)), stack)
-    say(f"pairs export: verl: {count} questions in {path}")
+    say(f"pairs export: verl: {counted(count, 'question')} in {path}")
     return 0
 
 

@@ -23,8 +23,9 @@ from steprag.agent.profiles import PromptProfile, load_profile
 from steprag.agent.stack import Action
 from steprag.batch.datasets import questions_at
 from steprag.config.load import add_options, config_from, parse_arguments
+from steprag.config.recipes import out_of
 from steprag.config.sections import EpisodeConfig, PromptConfig
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.engines.reasoning import MARKS, split
 from steprag.errors import ConfigError, DataError, StepFormatError
 from steprag.records.jsonl import dump_line, file_hash, line_hash
@@ -52,12 +53,13 @@ def main(argv: list[str]) -> int:
         prog="steprag pairs instruct", description="Instruction data to supervised steps of a prompt profile's grammar."
     )
     parser.add_argument("file", metavar="FILE", help="rows of Alpaca, ShareGPT or messages; also hub:OWNER/NAME")
-    parser.add_argument("--out", required=True, metavar="DIR", help="pairs folder, with sft.train.jsonl")
+    parser.add_argument("--out", metavar="DIR", help="pairs folder, with sft.train.jsonl [runs/instruct-FILE]")
     add_overwrite_option(parser)
     add_options(parser, InstructConfig)
     given = parse_arguments(parser, argv)
     file = questions_at(given.file, None, "instruction file")
-    import_rows(config_from(InstructConfig, given), file, Path(given.out), given.overwrite)
+    out = out_of(given, "instruct", file)
+    import_rows(config_from(InstructConfig, given), file, out, given.overwrite)
     return 0
 
 
@@ -105,6 +107,7 @@ def import_rows(config: InstructConfig, file: Path, out: Path, overwrite: bool |
     notes = [f"; {counts[name]:,} {name}" for name in (NO_PLACE, ONE_LINE, f"replies {CONTEXT}") if counts[name]]
     say(f"pairs instruct: {len(seen):,} of {counts['rows']:,} rows are steps of {profile.grammar.name}{''.join(notes)}"
         f"{'; in refused.jsonl: ' if why else ''}{why}")  # fmt: skip
+    say_next("train", run.path, "--stage", "sft")
 
 
 def told_apart(turn: TalkTurn) -> tuple[str, str]:

@@ -13,7 +13,9 @@ from preference.exchange.unscored import unscored_pair
 from preference.pairs_folder import made_folder
 from steprag.agent.profiles import grammar_of
 from steprag.config.load import add_options, config_from, parse_arguments
-from steprag.console.progress import say
+from steprag.config.recipes import out_of
+from steprag.console.progress import say, say_next
+from steprag.errors import counted
 from steprag.records.jsonl import dump_line, existing, file_hash, read_records
 from steprag.records.training_rows import PEOPLE, HumanPair, Pair
 from steprag.records.turns import Turn
@@ -31,13 +33,13 @@ def main(argv: list[str]) -> int:
         prog="steprag pairs people", description="Conversations to pairs (changed steps) and questions (corrections)."
     )
     parser.add_argument("run", metavar="RUN", help="run folder of steprag serve")
-    parser.add_argument("--out", required=True, metavar="DIR", help="pairs folder; also gets corrections.jsonl")
+    parser.add_argument("--out", metavar="DIR", help="pairs folder; also gets corrections.jsonl [runs/people-RUN]")
     parser.add_argument("--web", action="store_true", help="keep pairs whose prompts show passages of the web")
     add_overwrite_option(parser)
     add_options(parser, FolderConfig)
     given = parse_arguments(parser, argv)
     config, folder = config_from(FolderConfig, given), existing(given.run, "run folder")
-    from_people(config, folder, Path(given.out), web=given.web, overwrite=given.overwrite)
+    from_people(config, folder, out_of(given, "people", folder), web=given.web, overwrite=given.overwrite)
     return 0
 
 
@@ -62,8 +64,10 @@ def from_people(config: FolderConfig, run_folder: Path, out: Path, *, web: bool,
             for question in corrections(turns.values()):
                 folder.counts["corrections"] += 1
                 stream.write(dump_line(question) + "\n")
-    changed, corrected = folder.counts["changed_steps"], folder.counts["corrections"]
-    say(f"pairs people: {changed} changed steps; {corrected} questions with a person's answer in {out / CORRECTIONS}")
+    changed, corrected, file = folder.counts["changed_steps"], folder.counts["corrections"], run.path / CORRECTIONS
+    asked = counted(corrected, "question")
+    say(f"pairs people: {counted(changed, 'changed step')}; {asked} with a person's answer in {file}")
+    say_next(*(("train", run.path) if changed else ("generate", file) if corrected else ("serve",)))
 
 
 def to_pair(row: HumanPair, question: str, turn: Turn | None) -> tuple[Question, list[Pair]]:

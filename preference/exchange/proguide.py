@@ -29,8 +29,8 @@ from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.profiles import PromptProfile, load_profile
 from steprag.batch.datasets import HUB
 from steprag.config.load import add_options, config_from, parse_arguments
-from steprag.config.recipes import RUNS
-from steprag.console.progress import say
+from steprag.config.recipes import out_of
+from steprag.console.progress import say, say_next
 from steprag.engines.pretrained import fetched
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.jsonl import dump_line, existing, file_hash, line_hash, read_value, written_whole
@@ -79,9 +79,9 @@ def main(argv: list[str]) -> int:
     add_options(parser, FolderConfig)
     given = parse_arguments(parser, argv)
     file = existing(_of_hub(given.file) if given.file.startswith(HUB) else given.file, "RAG_ProGuide file")
-    out = Path(given.out or f"{RUNS}/pairs-{file.stem}")
-    import_file(config_from(FolderConfig, given), file, out, given.overwrite)
-    push_if_asked(given, out)
+    made = import_file(config_from(FolderConfig, given), file, out_of(given, "pairs", file), given.overwrite)
+    push_if_asked(given, made)
+    say_next("train", made)
     return 0
 
 
@@ -98,14 +98,16 @@ def _of_hub(named: str) -> Path:
     raise ConfigError(f"{named}: no one JSON file of pairs; it has {held} (give one of these in {folder})")
 
 
-def import_file(config: FolderConfig, path: Path, out: Path, overwrite: bool | None = None) -> None:
-    """Writes the pairs folder, the profile, and `refused.jsonl` with every row that is no pair and why."""
+def import_file(config: FolderConfig, path: Path, out: Path, overwrite: bool | None = None) -> Path:
+    """Writes the pairs folder, the profile, and `refused.jsonl` with every row that is no pair and why. Returns the
+    folder, which `out` may leave to be numbered.
+    """
     identity = {"file": file_hash(path), **config.identity}
     words, gone = _extracted(path), list[LeftOut]()
     with open_run(out, "pairs", identity=identity, config=config.model_dump(), overwrite=overwrite) as run:
-        with written_whole(out / PROFILE) as stream:
+        with written_whole(run.path / PROFILE) as stream:
             stream.write(words)
-        profile = load_profile(str(out / PROFILE))
+        profile = load_profile(str(run.path / PROFILE))
         with made_folder("pairs import", run, config, ("pairs",), profile.grammar, profile.identity) as folder:
             refused, counts = folder.file("refused.jsonl"), folder.counts
             for number, row in read_rows(path):
@@ -130,8 +132,9 @@ def import_file(config: FolderConfig, path: Path, out: Path, overwrite: bool | N
         f"pairs import: {counts['rows'] - counts['refused']} of {counts['rows']} rows are pairs (others: "
         f"refused.jsonl); {alike} prompts are the file's byte for byte, the others as {PROFILE} renders them\n"
         f"pairs import: the file lacks {', '.join(LACKS)}: it cannot be re-scored or cut by margin\n"
-        f"pairs import: generate and infer with its prompts by --prompt.profile {out / PROFILE}"
+        f"pairs import: generate and infer with its prompts by --prompt.profile {run.path / PROFILE}"
     )
+    return run.path
 
 
 def _extracted(path: Path) -> str:

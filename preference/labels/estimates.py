@@ -32,14 +32,15 @@ def estimates(values: Sequence[float | None], error: float | None, basis: str) -
 
 
 def outcomes(tree: Tree, label: LabelConfig) -> list[float | None]:
-    """For every answer the search scored, metric × alpha^steps; None for every other node.
+    """For every answer the search scored, metric × alpha^steps; None for every other node, and from the depth
+    `unpaid_from` for all.
 
     The metric `f1` is the one that the tree holds; the others are computed from the answer's text.
     """
     metric = {"em": exact_match, "f1_with_articles": f1_with_articles}.get(label.metric)
     worth: list[float | None] = []
     for node in tree.nodes:
-        score = node.prediction_f1
+        score = node.prediction_f1 if label.unpaid_from is None or node.depth < label.unpaid_from else None
         if score is not None and metric is not None:
             score = metric(node.content, tree.question.golden_answers)
         worth.append(None if score is None else discounted(score, node.depth, label.alpha))

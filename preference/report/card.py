@@ -15,7 +15,7 @@ import yaml
 
 from preference.report.plots import draw
 from steprag.console.plots import can_draw, png
-from steprag.errors import ConfigError, quoted
+from steprag.errors import ConfigError, counted, quoted
 from steprag.records.jsonl import existing, read_json, shaped, write_json, written_whole
 
 FORMAT = 1
@@ -79,16 +79,22 @@ def read_report(folder: Path) -> dict[str, Any]:
     return read_json(existing(folder / "report.json", "report of the pairs folder"))
 
 
+UNITS = {"pairs": "pair", "sft": "supervised step", "steps": "step label", "rankings": "ranking"}
+"""How a person calls one of a product."""
+
+
 def summary(command: str, folder: Path) -> str:
     """The lines that a person reads when the command is done."""
     report = read_report(folder)
     counts, pairs = report["counts"], report["pairs"]
-    lines = [f"{command}: {counts.get(f'{kind}.train', 0)} + {counts.get(f'{kind}.val', 0)} {kind} (train + validation)"
-             for kind in report["products"]]  # fmt: skip
+    lines = [f"{command}: {counted(counts.get(f'{kind}.train', 0), UNITS[kind])} to train on, "
+             f"{counts.get(f'{kind}.val', 0)} for validation" for kind in report["products"]]  # fmt: skip
     if label := report.get("label"):
         hard = pairs["unsolved"]
-        lines.append(f"{command}: label: {label['why']}; {pairs['pairs']} pairs, {hard['pairs']} of them from "
-                     f"{hard['trees']} of {label['unsolved']} unsolved trees")  # fmt: skip
+        lines.append(f"{command}: steps are labelled by {label['why']}")
+        if label["unsolved"]:
+            lines.append(f"{command}: {counted(hard['pairs'], 'pair')} come from trees that no answer solved "
+                         f"({hard['trees']} of {label['unsolved']})")  # fmt: skip
     actions = ", ".join(f"{name} {count}" for name, count in pairs["actions"].items()) or "none"
     lines.append(f"{command}: pairs by action: {actions}")
     dropped = [f"{row['rule']} {row['before']} → {row['after']}" for row in report["rules"]
@@ -146,7 +152,6 @@ def _front(report: dict[str, Any]) -> dict[str, Any]:
     return {
         "pretty_name": config["card"]["name"],
         "license": config["card"]["license"],
-        "language": ["en"],
         "task_categories": ["question-answering", "text-generation"],
         "tags": ["preference", "dpo", "process-supervision", "agentic-rag", "steprag"],
         "size_categories": [next((name for limit, name in SIZES if rows < limit), "n>1M")],

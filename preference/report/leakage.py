@@ -23,7 +23,7 @@ from preference.config import LeakageConfig, LeakageStageConfig
 from preference.report.card import note_leakage
 from steprag.batch.datasets import questions_at
 from steprag.config.load import add_options, config_from, parse_arguments
-from steprag.console.progress import Progress, say
+from steprag.console.progress import Progress, say, say_next
 from steprag.engines.pretrained import loading
 from steprag.engines.threads import one_load
 from steprag.records.inputs import read_questions
@@ -72,6 +72,7 @@ def main(argv: list[str]) -> int:
     config = config_from(LeakageStageConfig, given, leakage__against=given.against).leakage
     found = check_folder(existing(given.pairs, "pairs folder"), config)
     sys.stdout.write(json.dumps(found, ensure_ascii=False, indent=2) + "\n" if given.json else _lines(found))
+    say_next("train", given.pairs)
     return 0
 
 

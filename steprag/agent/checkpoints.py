@@ -14,6 +14,7 @@ from typing import Any
 
 from steprag.agent.inert import surviving
 from steprag.agent.profiles import PromptProfile, load_profile
+from steprag.config.recipes import PUBLISHED
 from steprag.config.sections import PolicyConfig, PromptConfig
 from steprag.console.progress import say
 from steprag.engines.headers import gguf_values
@@ -22,6 +23,10 @@ from steprag.errors import ConfigError, DataError
 from steprag.policy.requests import STEPS_FORCED
 from steprag.records.jsonl import read_json
 
+PUBLISHED_DATA, ITS_PROFILES = "RAG_ProGuide", ("reasonrag", "rag_proguide")
+"""ReasonRAG's data set, and the profiles of its prompts: the shipped one, and that of its import."""
+CARD_CHARS = 20_000
+"""Characters of a model card that are looked through for the name of its model."""
 _TOKENS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _CONTROL = 3
 """llama.cpp's type of a control token."""
@@ -32,12 +37,31 @@ def checked_profile(prompt: PromptConfig, policy: PolicyConfig) -> PromptProfile
     trained with other prompts (unless `prompt.unchecked`); warns about another base.
     """
     if policy.remote:
+        _warn_of_published(prompt, policy.model)
         return load_profile(prompt.profile, prompt.examples)
     files = resolve_model(policy.model, policy.adapter)
     if not prompt.unchecked:
         folder, manifest = training_manifest(files)
         _check_told(folder, manifest, policy)
     return profile_for(prompt, files)
+
+
+def _warn_of_published(prompt: PromptConfig, name: str, folder: Path = Path()) -> None:
+    """Warns where ReasonRAG's checkpoint or adapter would see other prompts than its own. It is known by its name, or
+    by the path, configuration or model card of the `folder` that holds it.
+    """
+    told = [name, str(folder.resolve()) if folder.name else ""]
+    if folder.name and (folder / "config.json").is_file():
+        told.append(str(read_json(folder / "config.json").get("_name_or_path")))
+    if folder.name and (folder / "README.md").is_file():
+        with (folder / "README.md").open(encoding="utf-8", errors="replace") as card:
+            told.append(card.read(CARD_CHARS))
+    named = PUBLISHED.search("/".join(told)) or PUBLISHED_DATA in told[-1]
+    if named and Path(prompt.profile).stem not in ITS_PROFILES and not prompt.unchecked:
+        say(
+            f"warning: {name[-200:]} is ReasonRAG's, trained on the prompts of profile reasonrag, not of "
+            f"{prompt.profile}; give --prompt.profile reasonrag"
+        )
 
 
 def _check_told(folder: Path, manifest: dict[str, Any], policy: PolicyConfig) -> None:
@@ -63,6 +87,8 @@ def profile_for(prompt: PromptConfig, files: ModelFiles) -> PromptProfile:
     folder, manifest = training_manifest(files)
     if stage_of(manifest) == "critic":
         raise ConfigError(f"{folder} is a critic and writes no steps; give it with --critic")
+    if not manifest:
+        _warn_of_published(prompt, files.label, folder)
     check_use(folder, manifest, files, profile, unchecked=prompt.unchecked)
     return replace(profile, reserved=surviving(special_tokens(files)))
 

@@ -10,11 +10,12 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
+from steprag.agent.degenerate import degenerate
 from steprag.agent.inert import CONTROL_TOKEN
 from steprag.agent.notation import Notation
 from steprag.agent.stack import idle
 from steprag.agent.tools import BadCall, call_of
-from steprag.errors import StepFormatError
+from steprag.errors import StepFormatError, quoted
 from steprag.types import Completion, Step
 
 START = ""
@@ -30,6 +31,7 @@ FAILURES = {
     "empty_content": "nothing between the tags",
     "wrong_action": "the action is not allowed in this state",
     "control_token": "a chat template's control token in the text",
+    "degenerate": "the text repeats itself, or names roles of a chat instead of words",
     "bad_call": "the call names no tool, or its arguments do not fit the tool",
 }
 """Why a completion is refused: the reason as it is counted and stored, and what it means."""
@@ -63,6 +65,8 @@ class Grammar(Notation):
             raise StepFormatError("empty", f"no text{beside}")
         if CONTROL_TOKEN.search(text):
             raise StepFormatError("control_token", text)
+        if unit := degenerate(text):
+            raise StepFormatError("degenerate", f"{quoted(unit)} again and again")
         if self.free:
             return Step(allowed[0], text, text.strip())
         tags = [*self._tag.finditer(text)]

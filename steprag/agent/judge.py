@@ -7,6 +7,7 @@ nothing has to be guessed out of prose.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ _FILES = Path(__file__).parents[2] / "configs" / "judge"
 PROMPT, VERDICTS_PROMPT = _FILES / "default.yaml", _FILES / "ragas.yaml"
 TRIES = 2
 """Requests for one score: an unreadable reply is asked for once more, unless the judge would repeat it."""
+MORE = {"between": "\n", "between_answers": " / ", "reply": "score"}
+"""Further keys of a prompt that grades steps: what stands between steps and between answers, and what a reply is: a
+`score` alone, or a `critique` that ends in one (`parse_critique`)."""
 Asking = Literal["claims", "supported", "useful", "asked"]
 MOST_CLAIMS = 8
 """Claims that are read of one text."""
@@ -43,6 +47,7 @@ _TEXT = f'"\\"" [^"\\\\\\n]{{1,{CHARS}}} "\\""'
 _TRUTH = '("true" | "false")'
 _GBNF: dict[str, str] = {
     "score": 'root ::= "100" | [1-9] [0-9]? | "0"\n',
+    "critique": "root ::= [^\\x00]+\n",
     "claims": f'root ::= "{{\\"claims\\": [" (text (", " text){{0,{MOST_CLAIMS - 1}}})? "]}}"\ntext ::= {_TEXT}\n',
     "right": 'root ::= "yes" | "no"\n',
     "yes": f'root ::= "{{\\"yes\\": " {_TRUTH} "}}"\n',
@@ -51,6 +56,7 @@ _GBNF: dict[str, str] = {
 _WORDS = f'"[^"\\\\\\n]{{1,{CHARS}}}"'
 _REGEX: dict[str, str] = {
     "score": "100|[1-9][0-9]?|0",
+    "critique": r"[\s\S]+",
     "claims": rf'\{{"claims": \[(?:{_WORDS}(?:, {_WORDS}){{0,{MOST_CLAIMS - 1}}})?\]\}}',
     "right": "yes|no",
     "yes": r'\{"yes": (?:true|false)\}',
@@ -68,7 +74,7 @@ _PROPERTIES: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True)
 class VerdictFormat:
     """What a reply of the judge looks like, by what it is asked: a score is a whole number from 0 to 100 and nothing
-    else, right or wrong is yes or no, except for endpoints that constrain by a JSON schema alone.
+    else, right or wrong is yes or no, except for endpoints that constrain by a JSON schema alone; a critique is text.
     """
 
     stop: tuple[str, ...] = ()
@@ -84,7 +90,8 @@ class VerdictFormat:
 
     def schema(self, allowed: tuple[str, ...]) -> dict[str, Any] | None:
         """The same as a JSON schema."""
-        properties = _PROPERTIES[_form(allowed)]
+        if (properties := _PROPERTIES.get(_form(allowed))) is None:
+            return None
         return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
@@ -112,7 +119,8 @@ class Judge:
     async def score(self, question: Question, state: State, *, seed: int) -> Judgement[float]:
         """From 0 to 1. Raises PolicyError."""
         messages = render(question, state, gold=self.gold, prompt=self.prompt)
-        return await asked(self.policy, messages, ("score",), parse_score, seed=seed)
+        reply = {**MORE, **words_of(self.prompt)}["reply"]
+        return await asked(self.policy, messages, (reply,), REPLIES[reply], seed=seed)
 
 
 async def asked(
@@ -157,26 +165,44 @@ def parse_score(reply: str) -> float | None:
     return int(text) / 100 if re.fullmatch(r"100|[1-9]?[0-9]", text) else None
 
 
+_CONCLUDED = re.compile(r"score is[^\w+.-]{0,9}([+-]?\d{1,9}(?:\.\d{1,9})?)", re.IGNORECASE)
+
+
+def parse_critique(reply: str) -> float | None:
+    """The last score that a critique states ("So the score is [85]"), where it is from 0 to 100; else None."""
+    stated = _CONCLUDED.findall(reply)
+    return float(stated[-1]) / 100 if stated and 0 <= float(stated[-1]) <= 100 else None
+
+
+REPLIES = {"score": parse_score, "critique": parse_critique}
+"""How a reply is read, by the key `reply` of a judge's prompt."""
+
+
 def render(question: Question, state: State, *, gold: bool, prompt: Path = PROMPT) -> tuple[Message, ...]:
     """The judge's prompt: question, golden answers if it may see them, and the steps as they were written."""
-    words = words_of(prompt)
-    told = fill(words.get("gold", ""), answers=neutralise(" / ".join(question.golden_answers))) if gold else ""
-    steps = "\n".join(step.text for step in state.steps)
+    words = {"gold": "", **MORE, **words_of(prompt)}
+    answers = neutralise(words["between_answers"].join(question.golden_answers))
+    told = fill(words["gold"], answers=answers) if gold else ""
+    steps = words["between"].join(step.text for step in state.steps)
     user = fill(words["user"], question=neutralise(question.question), gold=told, steps=steps).strip()
     return (Message(role="system", content=words["system"]), Message(role="user", content=user))
 
 
 def prompt_of(judge: JudgeConfig, given: Path = PROMPT, shown: Sequence[str] = ("question", "steps")) -> Path:
-    """The prompt file of a judge: the user's, or the one that is `given`. Raises ConfigError for a file without the
-    texts `system` and `user`, with a key that `given` lacks, or whose user turn leaves out one of `shown`.
+    """The prompt file of a judge: the user's or one of ours by its name, or the one that is `given`. Raises ConfigError
+    for a file without the texts `system` and `user`, with a key that `given` lacks, or whose user turn leaves out one
+    of `shown`.
     """
     if judge.prompt is None:
         return given
-    file = Path(judge.prompt)
-    words, known = read_yaml(file), words_of(given)
+    file, ours = Path(judge.prompt), _FILES / f"{judge.prompt}.yaml"
+    file = ours if not os.path.exists(file) and os.path.isfile(ours) else file
+    words, known = read_yaml(file), {**words_of(given), **(MORE if given == PROMPT else {})}
     needed = {"system": None, "user": None, **words}
     if wrong := [key for key, text in needed.items() if key not in known or not isinstance(text, str)]:
         raise ConfigError(f"judge.prompt: {file}: {quoted(wrong[0])}: give the texts {', '.join(known)}")
+    if (reply := words.get("reply", "score")) not in REPLIES:
+        raise ConfigError(f"judge.prompt: {file}: reply {quoted(reply)} is none of {', '.join(REPLIES)}")
     if missing := [name for name in shown if f"{{{name}}}" not in words["user"]]:
         raise ConfigError(f"judge.prompt: {file}: user does not show {{{missing[0]}}}; write it where it belongs")
     return file

@@ -15,8 +15,9 @@ from steprag.agent.checkpoints import checked_profile
 from steprag.agent.environment import Environment
 from steprag.agent.judge import VerdictFormat
 from steprag.agent.profiles import PromptProfile
+from steprag.agent.reader import Reader
 from steprag.agent.retriever import Retriever, Tooled
-from steprag.config.sections import EpisodeConfig, JudgeConfig, PolicyConfig, PromptConfig
+from steprag.config.sections import EXTRACTIVE, EpisodeConfig, JudgeConfig, PolicyConfig, PromptConfig
 from steprag.engines.launch import vllm_is_for_cpus
 from steprag.errors import ConfigError
 from steprag.policy.gate import CHARS_A_TOKEN, Gate, chars_of
@@ -118,7 +119,9 @@ async def open_agent(
         environment = make_environment(checked_profile(config.prompt, config.policy), retriever, config.episode)
     await retriever.ready()
     grammar, asked = environment.profile.grammar, roomy(config.policy, environment)
-    if judge is None:
+    if asked.engine == EXTRACTIVE:
+        yield OpenAgent(environment, Model(Reader(grammar, retriever), Gate(asked)))
+    elif judge is None:
         async with open_model(asked, grammar, more) as policy:
             yield OpenAgent(environment, policy)
     elif any(getattr(asked, key) != getattr(judge, key) for key in SERVED):

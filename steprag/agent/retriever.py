@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol, runtime_checkable
@@ -99,6 +99,15 @@ class Documented(Protocol):
         ...
 
 
+@runtime_checkable
+class Similar(Protocol):
+    """A retriever that can say how much alike texts are in meaning."""
+
+    async def alike(self, queries: Sequence[str], texts: Sequence[str]) -> Sequence[Sequence[float]]:
+        """For each query its likeness to each text, from -1 to 1; 0 where it has no encoder."""
+        ...
+
+
 @dataclass(frozen=True)
 class GivenFile:
     """A file that a person gave: its bytes, pages (0: it has none), passages, and the parts that could not be read."""
@@ -135,8 +144,8 @@ class TakesFiles(Retriever, Documented, Protocol):
         """Deletes a file and its passages; nothing where there is none."""
         ...
 
-    def beside(self, other: Retriever) -> Retriever:
-        """What searches these files and `other` together."""
+    def before(self, other: Retriever, *, alone: bool = False) -> Retriever:
+        """What searches these files first, and `other` for the places that are left; `alone`: these files only."""
         ...
 
     def rest(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from steprag.agent.environment import Environment, Observation, parse_all
 from steprag.errors import StepFormatError
-from steprag.policy.protocols import Policy
+from steprag.policy.protocols import Policy, StateReading
 from steprag.types import Completion, Episode, Message, State, Step, Usage
 
 Choose = Callable[[tuple[Message, ...], tuple[Step, ...]], Awaitable[int]]
@@ -75,7 +75,10 @@ async def rollout(
         observation = environment.observe(state)
         yield Asked(state, observation, usage)
         place = seed + len(state.steps)
-        sample = await policy.sample(observation.messages, observation.allowed, n=candidates, seed=place)
+        if isinstance(policy, StateReading):
+            sample = await policy.read(state, observation.allowed)
+        else:
+            sample = await policy.sample(observation.messages, observation.allowed, n=candidates, seed=place)
         usage += sample.usage
         reasoning += sum(len(completion.reasoning) for completion in sample.completions)
         steps, refused = parse_all(environment, state, sample.completions)

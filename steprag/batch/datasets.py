@@ -59,11 +59,11 @@ def add_question_options(parser: argparse.ArgumentParser, *, required: bool = Fa
 
 def add_dataset_options(parser: argparse.ArgumentParser, default: str) -> None:
     """Those of `add_question_options`, and data sets by name; `default` says which split is taken."""
+    add_question_options(parser)
     parser.add_argument(
         "--dataset_name", metavar="NAME",
         help=f"data set: {', '.join(NAMES)}; beside --questions, the name of that file's data set",
     )  # fmt: skip
-    add_question_options(parser)
     parser.add_argument("--split", help=f"split of a named data set [{default}]")
     parser.add_argument("--data_dir", metavar="DIR", help="folder of named data sets in FlashRAG's layout, not the hub")
 
@@ -192,9 +192,11 @@ def chosen_file(given: argparse.Namespace, *, learning: bool = False) -> Path:
     """The file that `--questions` gives, or the one that `--dataset_name` and its options name: of the test or dev
     split, of train for `learning`. Raises ConfigError.
     """
+    if given.dataset_name is None and given.questions in NAMES and not Path(given.questions).exists():
+        given.dataset_name, given.questions = given.questions, None  # a data set's name that stands bare
     if given.questions is None:
         if given.dataset_name is None:
-            raise ConfigError("no questions: give --dataset_name NAME, or --questions FILE")
+            raise ConfigError("no questions: give a data set's name (atlas) or a file, as in steprag infer atlas")
         if given.columns is not None:
             raise ConfigError("--columns is for --questions; named data sets have known columns: leave it out")
         return question_file(given.dataset_name, given.split, given.data_dir, learning=learning)

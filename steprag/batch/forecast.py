@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import re
+import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +25,8 @@ from steprag.agent.profiles import load_profile
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import ResultKind, places_of
 from steprag.config.sections import JudgeConfig
-from steprag.console.progress import say
-from steprag.errors import ConfigError
+from steprag.console.progress import say, say_next
+from steprag.errors import ConfigError, counted
 from steprag.policy.budget import Spending, dollars, prices_of
 from steprag.records.jsonl import existing
 from steprag.runs.run import events_of, read_manifest
@@ -37,6 +39,9 @@ STEP_TOKENS, GROWN = 35, 0.28
 """Of the shipped trees: tokens of a step, and by how much of its longest growth a prompt has grown on average."""
 JUDGED_TOKENS = 300
 """Of a judge's prompt: question, golden answers, answer."""
+
+_OWN = re.compile(r" --(like|took|pace)[ =]\S+| --json")
+"""Options of a forecast alone, in the line of its command."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,8 @@ def add_forecast_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="the forecast as JSON")
 
 
-def print_forecast(plan: Forecast, given: argparse.Namespace) -> int:
-    """Writes the forecast to standard output, as the parsed options say. Raises ConfigError."""
+def print_forecast(plan: Forecast, given: argparse.Namespace, planned: Sequence[str]) -> int:
+    """Writes the forecast of the command `planned` to standard output. Raises ConfigError."""
     if given.pace is not None and not given.pace > 0:
         raise ConfigError(f"--pace {given.pace:g}: give tokens a second, more than 0")
     used = most_usage(plan)
@@ -89,6 +94,7 @@ def print_forecast(plan: Forecast, given: argparse.Namespace) -> int:
     if given.took:
         _compare(report, amounts_of(existing(given.took, "run folder"), plan), plan.unit)
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report, plan))
+    say_next(*shlex.split(_OWN.sub("", shlex.join(planned))))
     return 0
 
 
@@ -230,8 +236,14 @@ def _seconds(metrics: Path) -> float:
 
 
 def _table(report: dict[str, Any], plan: Forecast) -> str:
-    dollars, hours = report["dollars_at_most"], report["hours_at_most"]
+    dollars, hours, likely = report["dollars_at_most"], report["hours_at_most"], report["likely"]
+    parts = [f"${likely['dollars']:,.2f}"] if likely["dollars"] else []
+    parts += [f"{counted(likely['calls'], 'call')}", *([f"{likely['hours']:,.1f} hours"] if likely["hours"] else [])]
     lines = [
+        f"likely             {', '.join(parts)}" + (f"; at most ${dollars:,.2f}" if dollars else ""),
+        f"                   half or double: {plan.unit} took that elsewhere ({plan.elsewhere})",
+    ] if "forecast" not in report else []  # fmt: skip
+    lines += [
         f"questions          {report['questions']:,}",
         f"calls, at most     {report['calls_at_most']:,}",
         f"tokens, at most    {report['prompt_tokens_at_most']:,} of prompts, "
@@ -248,13 +260,7 @@ def _table(report: dict[str, Any], plan: Forecast) -> str:
         after = f"{'took':>14}{'off by':>10}" if "took" in report["forecast"][0] else ""
         lines.insert(5, f"{'':<18}{'expected':>14}{'95 % from':>14}{'to':>14}{after}")
     else:
-        calls, cost, hours = (report["likely"][key] for key in ("calls", "dollars", "hours"))
-        lines += [
-            f"likely             {calls:,} calls" + (f", {cost:,.2f} dollars" if cost else "")
-            + (f", {hours:,.1f} hours" if hours else "")
-            + f"; half or double, for it is what {plan.unit} took elsewhere ({plan.elsewhere})",
-            "For a forecast, hours too, run ten questions (--limit 10) and give that run as --like.",
-        ]  # fmt: skip
+        lines.append("For a forecast with hours, run ten questions (--limit 10) and give that run as --like.")
     if dollars:
-        lines.append("To stop at $5: --budget.usd 5. The same command with a higher limit goes on.")
+        lines.append("To stop at $5: --usd 5. The same command with a higher limit continues.")
     return "\n".join(lines) + "\n"

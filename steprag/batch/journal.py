@@ -31,7 +31,7 @@ from steprag.errors import PolicyError, RequestError, StepragError
 from steprag.policy.budget import Spending
 from steprag.policy.gate import Gate
 from steprag.policy.open import Model
-from steprag.policy.protocols import Policy, Scorer, Sessions
+from steprag.policy.protocols import Policy, Scorer, Sessions, StateReading
 from steprag.policy.traces import traced_search
 from steprag.records.jsonl import dump_line
 from steprag.types import Completion, Passage, Question, Sample
@@ -209,7 +209,11 @@ class QuestionCalls:
         )
 
     def policy(self, policy: Policy, role: str, gate: Gate) -> Policy:
-        """`policy` behind the journal and its endpoint's gate, its requests in a session of this question."""
+        """`policy` behind the journal and its endpoint's gate, its requests in a session of this question. One that
+        asks no model stays as it is.
+        """
+        if isinstance(policy, StateReading):
+            return policy
         return JournalledPolicy(self.sample, self._in_session(policy), role, gate)
 
     def scorer(self, model: Model) -> Scorer:

@@ -27,7 +27,7 @@ from steprag.batch.results import Results
 from steprag.config.load import StageConfig
 from steprag.config.sections import JournalConfig, PolicyConfig
 from steprag.console.progress import Progress, say
-from steprag.errors import BudgetReached, DataError, RequestError, shortened
+from steprag.errors import BudgetReached, DataError, RequestError, counted, shortened
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.open import model_identity, open_model
 from steprag.policy.protocols import Policy
@@ -101,7 +101,7 @@ def player_identity(config: AgentConfig, environment: Environment) -> dict[str, 
 def pending(questions: list[Question], results: Results[Any]) -> list[Question]:
     """The questions that have no result yet."""
     if len(results):
-        say(f"{results.path.name}: {len(results)} questions are there already")
+        say(f"{results.path.name}: {counted(len(results), 'question')} done before")
     return [question for question in questions if question.id not in results]
 
 
@@ -283,7 +283,7 @@ def _notes(failed: Counter[str], spending: Spending) -> str:
     """The notes beside the progress: failures by kind, and the cost so far."""
     spent = spending.usage
     notes = [f"{count} {reason}" for reason, count in sorted(failed.items())] or ["0 failed"]
-    notes.append(f"{spent.calls:,} calls, {spent.prompt_tokens + spent.completion_tokens:,} tokens")
+    notes.append(f"{counted(spent.calls, 'call')}, {counted(spent.prompt_tokens + spent.completion_tokens, 'token')}")
     if spent.cached_tokens and spent.prompt_tokens:
         notes.append(f"{spent.cached_tokens / spent.prompt_tokens:.0%} of prompts cached")
     if spending.dollars:
@@ -315,7 +315,8 @@ def note_failures(run: Run, results: Results[Any]) -> int:
         run.set(status="partial")
         stage, why = run.manifest["stage"], run.path / FAILED
         first = shortened(str(failed[0].get("detail")), 400)
-        say(f"{stage}: {len(failed)} questions failed (first: {first}); {why} says why; run again to retry them")
+        told = f"{counted(len(failed), 'question')} failed (first: {first})"
+        say(f"{stage}: {told}; {why} says why; run again to retry")
     return len(failed) + _refused(run, results)
 
 

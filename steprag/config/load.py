@@ -18,10 +18,19 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
+from steprag.config.bare import parse_known, parser_of
 from steprag.config.env_file import without_env
-from steprag.config.recipes import INDEX, KIND, recipe_named, recipe_of_model, warn_of_key
+from steprag.config.recipes import INDEX, KIND, fit_recipe, recipe_named, recipe_of_model, warn_of_key
 from steprag.config.sections import Section
-from steprag.config.words import OPTION, SEVERAL, options_meant, resolve_option, shape_of, short_usage, show_help
+from steprag.config.words import (
+    OPTION,
+    SEVERAL,
+    resolve_options,
+    shape_of,
+    short_usage,
+    show_help,
+    unknown_option,
+)
 from steprag.console.progress import say
 from steprag.errors import ConfigError, nearest, quoted
 from steprag.records.jsonl import plain
@@ -193,19 +202,17 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     """Like `parser.parse_args`, but an unknown option is a ConfigError that names the nearest known one.
 
     An option may be typed with dashes for underlines, and a key without its section where that leaves no doubt;
-    `--config` takes a recipe's name for its file. Ends behind the help that is asked for (`show_help`).
+    `--config` takes a recipe's name for its file. What the command is about may stand bare (`steprag.config.bare`).
+    Ends behind the help that is asked for (`show_help`).
     """
     argv = without_env(argv)
     parser.allow_abbrev = False  # a shortened option would hide a misspelt one
-    parser.usage, known = short_usage(parser), [*_options(parser)]
-    show_help(parser, argv)
-    arguments, rest = parser.parse_known_args([resolve_option(word, known) for word in argv])
-    if rest not in ([], ["--"]):  # the last word of ReasonRAG's own command line
-        name = rest[0].split("=")[0]
-        if several := options_meant(name, known) if name.startswith("--") else []:
-            raise ConfigError(f"{parser.prog}: {name} may be {' or '.join(several)}; name its section")
-        short = [f"--{one.rpartition('.')[2]}" for one in known if one.count(".") == 1]
-        raise ConfigError(f"{parser.prog}: unknown option {quoted(name)}{nearest(name, [*known, *short])}")
+    known, chosen = [*_options(parser)], parser_of(parser, argv)
+    chosen.usage = short_usage(chosen)
+    show_help(chosen, argv)
+    arguments, unknown = parse_known(parser, chosen, resolve_options(argv, known))
+    if unknown:
+        raise unknown_option(chosen, unknown[0].split("=")[0], known)
     words = parser.prog.split()[1:]
     word = words[-1] if words and words[-1] in KIND else next(iter(words), "")  # "plan infer" is of infer
     if getattr(arguments, "config", None):
@@ -213,6 +220,7 @@ def parse_arguments(parser: argparse.ArgumentParser, argv: Sequence[str]) -> arg
     elif word in KIND and (found := recipe_of_model(options_from(arguments), KIND[word])):
         say(f"recipe: {found}, which is that of --model; --config names another")
         arguments.config = str(found)
+        fit_recipe(vars(arguments), found)
     return arguments
 
 

@@ -26,7 +26,9 @@ def names_in(said: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(names_in)]
-REMOTE = ("openai", "sglang")
+EXTRACTIVE = "extractive"
+"""The engine, and the model, that is none: answers in the documents' own sentences (`steprag.agent.reader`)."""
+REMOTE = ("openai", "sglang", EXTRACTIVE)
 """Engines that are never started here, only asked."""
 OPENAI_S_OWN = re.compile(r"(chat)?gpt-\d[\w.-]*|o\d(-[\w.-]+)?")
 """How OpenAI's models are called; its open weights have other names."""
@@ -106,8 +108,8 @@ def engine_of(model: str) -> str | None:
         base = Path(str(read_json(folder / "adapter_config.json").get("base_model_name_or_path") or ""))
         own = base.name.lower() in ("", EMBEDDED) or os.path.isfile(base / "adapter_config.json")
         return None if own else engine_of(str(base))
-    if not here and OPENAI_S_OWN.fullmatch(model):
-        return "openai"
+    if not here and (model == EXTRACTIVE or OPENAI_S_OWN.fullmatch(model)):
+        return EXTRACTIVE if model == EXTRACTIVE else "openai"
     if (folder / "config.json").is_file() if here else ON_HUB.fullmatch(model):
         given = os.environ.get("STEPRAG_VLLM")  # as `steprag.engines.launch.vllm_program` looks
         places = (given,) if given else (shutil.which("vllm"), Path(__file__).parents[2] / ".venv-vllm/bin/vllm")
@@ -118,9 +120,10 @@ def engine_of(model: str) -> str | None:
 class PolicyConfig(Section):
     """The model that writes steps: what serves it, how it samples, what it costs."""
 
-    engine: Literal["openai", "vllm", "sglang", "llamacpp", "transformers"] = Field(
+    engine: Literal["openai", "vllm", "sglang", "llamacpp", "transformers", "extractive"] = Field(
         default="llamacpp",
-        description="what serves the model, unless its name says it; openai stands for any compatible endpoint",
+        description="what serves the model, unless its name says it; openai stands for any compatible endpoint, "
+        "extractive for no model: the documents' own sentences",
     )
     model: str = Field(default=EMBEDDED, description="embedded name, path, hub id, or the served name")
     adapter: str | None = Field(
@@ -204,6 +207,8 @@ class PolicyConfig(Section):
             own = "the engine's dialect" if field in SAMPLED and self.engine not in ("openai", "transformers") else None
             if decided := DECIDED.get(field, own) or ("policy.rename" if field in self.rename.values() else None):
                 raise ValueError(f"extra: {quoted(field)} is decided by {decided}; leave it out of extra")
+        if self.engine == EXTRACTIVE and (self.base_url is not None or self.model != EXTRACTIVE):
+            raise ValueError("engine extractive is no model: leave out model, adapter and base_url, or the engine")
         if self.base_url is not None:
             checked_url(self.base_url, "base_url")
         if self.engine == "sglang" and self.base_url is None:  # its requests would go to OpenAI
@@ -222,7 +227,8 @@ class PolicyConfig(Section):
     @property
     def cost(self) -> PriceConfig:
         """What its calls cost: the price that is given; nothing where the engine is started here; else not known."""
-        return self.price if self.remote or self.price.known else PriceConfig(prompt=0)
+        asked = self.remote and self.engine != EXTRACTIVE
+        return self.price if asked or self.price.known else PriceConfig(prompt=0)
 
 
 class JudgeConfig(PolicyConfig):
@@ -230,7 +236,7 @@ class JudgeConfig(PolicyConfig):
 
     temperature: float = Field(default=0.0, ge=0, le=5, description="sampling temperature; 0 is greedy")
     max_tokens: Positive = Field(default=16, description="longest reply, in tokens")
-    prompt: str | None = Field(default=None, description="YAML file with a prompt of yours; none: configs/judge's")
+    prompt: str | None = Field(default=None, description="YAML file of yours, or a name in configs/judge: its prompt")
 
 
 class EpisodeConfig(Section):

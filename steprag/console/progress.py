@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
 import threading
 import time
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +34,21 @@ def _bars() -> Any:
 def say(text: str) -> None:
     """A line for the person who watches."""
     _bars().write(text, file=sys.stderr)
+
+
+_NEXT: list[str] = []
+
+
+def say_next(*words: object) -> None:
+    """Keeps the command that the reader may type next, in place of an earlier one; `guarded` says it at the end."""
+    here = f"{Path.cwd()}{os.sep}"
+    _NEXT[:] = [f"next: steprag {shlex.join(str(word).removeprefix(here) for word in words)}"]
+
+
+def kept_next() -> list[str]:
+    """The line that `say_next` kept, or none; it is forgotten with this."""
+    kept, _NEXT[:] = [*_NEXT], []
+    return kept
 
 
 class Progress:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from steprag.console.progress import kept_next, say
 from steprag.errors import NO_ROOM, ConfigError, StepragError
 from steprag.extras import missing_extra
 
@@ -80,7 +81,11 @@ def _guarded(command: Callable[[list[str]], int], argv: list[str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     try:
         with panics_named(), extras_named(""):
-            return command(argv)
+            kept_next()  # of a command before, in this process
+            code = command(argv)
+            for line in kept_next() if "--json" not in argv else ():
+                say(line)
+            return code
     except StepragError as error:
         sys.stderr.write(f"steprag: {error}\n")
         return error.exit_code

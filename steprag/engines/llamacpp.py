@@ -70,6 +70,11 @@ def _params(xllamacpp: Any, args: argparse.Namespace) -> Any:
     params.n_ctx = args.parallel * args.context
     params.cpuparams.n_threads = args.threads
     params.cpuparams_batch.n_threads = args.threads
+    # Greedy steps must not depend on what was served before, or beside. For caches of float16 and float32, llama.cpp
+    # computes the attention of one token, of some, and of 64 or more in three ways, so a prompt of which a part is
+    # cached gets other scores. Of bfloat16 it computes all alike.
+    params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
+    params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_BF16
     params.verbosity = _ERRORS_ONLY
     _close_doors(params, args.api_key_env)
     return params

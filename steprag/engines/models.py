@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -208,7 +209,7 @@ def _base_here(adapter: Path) -> str:
     other path that is not one of this machine.
     """
     base = adapter_base(adapter)
-    if base == EMBEDDED or HUB_ID.fullmatch(base) or Path(base).exists():
+    if base == EMBEDDED or HUB_ID.fullmatch(base) or os.path.exists(base):  # a name may be too long for a path
         return base
     if (cached := _IN_HUB_CACHE.search(base)) and all(parts := cached[1].partition("--")):
         return f"{parts[0]}/{parts[2]}"
@@ -292,7 +293,7 @@ def _is_another(named: str, base: ModelFiles) -> bool:
     may have been shortened in a GGUF file's.
     """
     here = Path(named)
-    if base.hf and (here / "config.json").is_file():
+    if base.hf and os.path.isfile(here / "config.json"):
         return not here.samefile(base.hf) and weights_hash(ModelFiles(here.name, hf=here)) != weights_hash(base)
     theirs, ours = (
         parts[1].rpartition("--")[2] if (parts := _IN_HUB_CACHE.search(name)) else re.split(r"[/\\]", name)[-1]
@@ -306,7 +307,7 @@ def _quiet_base(name: str) -> ModelFiles | None:
     if _is_embedded(name):
         return ModelFiles(EMBEDDED)
     path = Path(name)
-    return ModelFiles(path.name, hf=path) if (path / "config.json").is_file() else None
+    return ModelFiles(path.name, hf=path) if os.path.isfile(path / "config.json") else None
 
 
 def _hidden_size(files: ModelFiles | None) -> int | None:

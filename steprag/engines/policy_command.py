@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from steprag.config.load import parse_arguments
+from steprag.console.progress import say_next
 from steprag.console.stop_guard import ended_within
 from steprag.engines.launch import ENGINES, EngineSpec
 from steprag.engines.models import EMBEDDED, resolve_model
@@ -33,8 +34,8 @@ def _parser() -> argparse.ArgumentParser:
     serve = actions.add_parser(
         "serve", allow_abbrev=False, help="serve a model over an OpenAI-compatible API until Ctrl-C"
     )
-    serve.add_argument("--engine", choices=ENGINES, default="llamacpp")
     serve.add_argument("--model", default=EMBEDDED, help="embedded name, .gguf, folder, adapter folder or hub id")
+    serve.add_argument("--engine", choices=ENGINES, default="llamacpp")
     serve.add_argument("--adapter", help="PEFT LoRA folder or GGUF adapter")
     serve.add_argument("--host", default="127.0.0.1", help="beyond this machine only with --api_key_env")
     serve.add_argument("--port", type=int, default=8080, help="0 takes a free one")
@@ -80,7 +81,9 @@ def _convert(args: argparse.Namespace) -> int:
     files = resolve_model(args.model, args.adapter) if args.model else resolve_model(args.adapter)
     if files.adapter is None:
         raise ConfigError(f"{args.adapter} is no adapter; give the PEFT folder, which holds adapter_config.json")
-    sys.stdout.write(f"{gguf_adapter(files.adapter, files)}\n")
+    made = gguf_adapter(files.adapter, files)
+    sys.stdout.write(f"{made}\n")
+    say_next("policy", "serve", "--adapter", made)
     return 0
 
 
@@ -90,5 +93,7 @@ def _weights(args: argparse.Namespace) -> int:
     files = resolve_model(args.model)
     if files.hf:
         check_weights(files)
-    sys.stdout.write(f"{base_weights(files) if files.hf else hf_weights(args.model, args.out)}\n")
+    made = base_weights(files) if files.hf else hf_weights(args.model, args.out)
+    sys.stdout.write(f"{made}\n")
+    say_next("policy", "serve", made)
     return 0

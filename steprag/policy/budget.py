@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pydantic import Field
 
 from steprag.config.sections import PolicyConfig, Positive, PriceConfig, Section
-from steprag.errors import BudgetReached, ConfigError
+from steprag.errors import BudgetReached, ConfigError, counted
 from steprag.types import NANO, Usage
 
 
@@ -106,7 +106,7 @@ class Spending:
         used, about = self.usage, "about " * bool(self.usage.estimated)
         cost = f", {'about ' * self.guessed}${self.usd:,.2f}" if self.usd and not self.unpriced else ""
         tokens = f"{used.prompt_tokens:,} prompt and {used.completion_tokens:,} completion tokens"
-        return f"{used.calls:,} calls, {about}{tokens}{cost}"
+        return f"{counted(used.calls, 'call')}, {about}{tokens}{cost}"
 
     @property
     def dollars(self) -> float | None:

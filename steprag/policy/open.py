@@ -7,10 +7,11 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from steprag.config.sections import PolicyConfig
+from steprag.config.sections import EXTRACTIVE, PolicyConfig
 from steprag.engines.launch import EngineSpec
 from steprag.engines.models import configuration_hash, resolve_model, sha256_of, weights_hash
 from steprag.engines.server import serving_us
+from steprag.errors import ConfigError
 from steprag.policy.gate import Gate
 from steprag.policy.protocols import Policy
 from steprag.policy.requests import OutputFormat
@@ -24,8 +25,10 @@ async def open_policy(
     config: PolicyConfig, grammar: OutputFormat, more: tuple[str, ...] = ()
 ) -> AsyncIterator[OpenAIPolicy]:
     """The policy that `config` describes, checked and ready; an engine that is not running yet is started for the
-    block, with `more` adapters to switch to.
+    block, with `more` adapters to switch to. Raises ConfigError where it is no model.
     """
+    if config.engine == EXTRACTIVE:
+        raise ConfigError("extractive answers questions and writes nothing else; name a model here")
     with ExitStack() as stack:
         base_url, model, key, switch = config.base_url, config.model, None, None
         if not config.remote:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
-from steprag.types import Message, Sample
+from steprag.types import Message, Sample, State
 
 Listener = Callable[[str], None]
 """Told each piece of a completion as it comes. Joined, the pieces begin the completion: its closing tag may be
@@ -21,6 +21,15 @@ class Policy(Protocol):
 
         The same arguments give the same completions as far as the engine can promise it. Raises PolicyError.
         """
+        ...
+
+
+@runtime_checkable
+class StateReading(Policy, Protocol):
+    """A policy that reads the state instead of its prompt, and asks no model: none of its steps is journalled."""
+
+    async def read(self, state: State, allowed: tuple[str, ...]) -> Sample:
+        """One completion. Raises RetrieverError."""
         ...
 
 

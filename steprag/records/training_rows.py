@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from steprag.errors import DataError
+from steprag.errors import DataError, quoted, shortened
 from steprag.records.jsonl import existing, read_records
 from steprag.types import COUNTABLE, Message
 
@@ -56,6 +56,12 @@ class Pair:
     margin_error: float | None = None
     label_smoothing: float | None = None
     extra: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        chosen, rejected = (
+            quoted(shortened(one[-1]["content"] if one else "", 60)) for one in (self.chosen, self.rejected)
+        )
+        return f"Pair({chosen} over {rejected}, margin {self.margin})"
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ class Turn(Prediction):
     none where nobody did. `finish`: as in a prediction, or "cancelled", or "failed" with the reason in `error`.
     `given`: how many steps at its start were not played in this turn but taken from `parent`, the last of them written
     by a person. `time`: seconds since 1970 at acceptance; `seconds`: what the play took. `route`: where the mode is
-    auto. `history`: the exchanges before it that its prompt showed, of a turn that talks.
+    auto. `history`: the exchanges before it that its prompt showed, of a turn that talks. `source`: what was searched,
+    of a conversation with files: "files", "index" or "both".
     """
 
     conversation: str = ""
@@ -46,6 +47,7 @@ class Turn(Prediction):
     error: str | None = omitted()
     route: Route | None = omitted()
     history: tuple[tuple[str, str], ...] | None = omitted()
+    source: str | None = omitted()
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, counted
 from steprag.records.jsonl import write_json
 from steprag.records.sealed import FILES, check_outputs, outputs, to_facts
 from steprag.runs.run import read_manifest
@@ -16,7 +16,7 @@ def checked(folder: Path) -> str:
     count = check_outputs(folder, manifest, full=True)
     if count is None:
         return f"not checked: its manifest lists no files (status {manifest.get('status')}); --accept lists them"
-    return f"ok: {count} files"
+    return f"ok: {counted(count, 'file')}"
 
 
 def accepted(folder: Path) -> str:
@@ -26,4 +26,4 @@ def accepted(folder: Path) -> str:
         raise ConfigError(f"{folder} is an index folder, or its run has not ended: nothing was listed")
     files = outputs(folder)
     write_json(folder / "manifest.json", {**manifest, FILES: to_facts(files)})
-    return f"accepted: {len(files)} files"
+    return f"accepted: {counted(len(files), 'file')}"

@@ -11,6 +11,7 @@ import asyncio
 import datetime
 import json
 import re
+import shlex
 import sqlite3
 import subprocess
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from typing import Any
 import filelock
 
 import steprag
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.errors import BudgetReached, ConfigError, DataError, StepragError, quoted
 from steprag.records.jsonl import PARTIAL, LineJournal, read_json, read_rows, write_json
 from steprag.records.sealed import FILES, REMEDY, Listed, check_outputs, names_of, outputs, to_facts
@@ -90,11 +91,13 @@ def open_run(
         for leftover in path.glob(f".*{PARTIAL}"):  # a kill came while the file was being written
             leftover.unlink()
         manifest = _manifest(path, stage, identity, config, overwrite)
-        listed = Listed(path, manifest.pop(FILES, None))  # what is listed may change from here on
+        before = manifest.pop(FILES, None)
+        listed = Listed(path, before)  # what is listed may change from here on
         write_json(path / "manifest.json", manifest)
         with LineJournal(path / "metrics.jsonl", synced=False) as metrics:
             run = Run(path, manifest, metrics)
-            yield from _closing(run, listed)
+            say_next("view", path)  # unless the command knows better
+            yield from _closing(run, listed, before)
 
 
 @contextmanager
@@ -114,8 +117,9 @@ def locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _closing(run: Run, listed: Listed) -> Iterator[Run]:
-    status = "failed"
+def _closing(run: Run, listed: Listed, before: object) -> Iterator[Run]:
+    """`before`: the list of files of an earlier start. Where it is done and they are the same, its end stays."""
+    status, ended = "failed", run.manifest["ended"] if run.finished else None
     try:
         yield run
         status = run.manifest["status"] if run.manifest["status"] != "running" else "done"
@@ -129,10 +133,10 @@ def _closing(run: Run, listed: Listed) -> Iterator[Run]:
         run.set(error=str(error))
         raise
     finally:
-        run.set(status=status, ended=now())
         run.manifest.pop("previous_status", None)
         if status not in ("failed", "interrupted"):
             run.set(**{FILES: to_facts(outputs(run.path, listed))})
+        run.set(status=status, ended=(run.manifest.get(FILES) == before and ended) or now())
         write_json(run.path / "manifest.json", run.manifest)
 
 
@@ -302,11 +306,13 @@ def _manifest(
         if not same_stage:
             raise ConfigError(f"{path} is a run of {quoted(old.get('stage'))}, not of {stage!r}; choose another folder")
         key, was, now_asked = difference(old["identity"], known)
-        raise ConfigError(
-            f"{path} was made with {key} = {quoted(was)}, and is now asked for {quoted(now_asked)}{_meaning(key)}; "
-            f"choose another folder{', or give --overwrite' if overwrite is False else ''}"
-        )
+        told = f"{path} was made with {key} = {quoted(was)}, and is now asked for {quoted(now_asked)}{_meaning(key)}"
+        is_option = key in dict(_flat(config))  # a recipe or a default may have set it, too
+        same = f"give --{key} {shlex.quote(str(was))} to continue it, or " if is_option else ""
+        more = ", or give --overwrite" if overwrite is False else ""
+        raise ConfigError(f"{told}; {same}choose another folder{more}")
     kept = {key: value for key, value in old.items() if key not in fresh and key != "error"}
+    kept["ended"] = old.get("ended") if old.get("status") == "done" else None
     return {**fresh, "started": old.get("started", fresh["started"]), **kept, "previous_status": old.get("status")}
 
 

@@ -7,7 +7,7 @@ import argparse
 from steprag.agent.retriever import PLACES
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, counted
 from steprag.net.hosts import listen, url_of
 
 
@@ -36,7 +36,7 @@ async def serve_environment(given: argparse.Namespace) -> None:
         world = open_step_world(given.questions, given.index, given.config)
         try:
             await world.environment.retriever.ready()
-            say(f"environment: {len(world.questions)} questions at {url_of(listening)}; Ctrl-C stops it")
+            say(f"environment: {counted(len(world.questions), 'question')} at {url_of(listening)}; Ctrl-C stops it")
             await serve_app(openenv_app(world, given.sessions), listening, grace=5)
         finally:
             await world.environment.retriever.aclose()

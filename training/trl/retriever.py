@@ -25,7 +25,7 @@ from steprag.engines.models import embedded_encoder
 from steprag.engines.pretrained import HUB_ID, MODEL_FILES, TO_COMPARE, check_complete, fetched, loading
 from steprag.engines.tensors import check_finite, unwrapped
 from steprag.engines.threads import one_load
-from steprag.errors import ConfigError, quoted
+from steprag.errors import ConfigError, counted, quoted
 from steprag.records.jsonl import existing, file_hash, files_hash, read_records, read_value, shaped
 from steprag.runs.run import Run, open_run
 from training.config import NEUTRAL, TrainConfig
@@ -95,7 +95,7 @@ class RetrieverTrainer(Refreezing, SentenceTransformerTrainer):
 
 
 @contextmanager
-def trained(pairs: str, out: str, config: TrainConfig, threads: int) -> Iterator[Run]:
+def trained(pairs: str, out: Path, config: TrainConfig, threads: int) -> Iterator[Run]:
     """The run that trains, or has trained, from the rows in `pairs`. Raises ConfigError and DataError."""
     if strangers := sorted(config.model_fields_set - READS):
         raise ConfigError(f"{strangers[0]}: stage retriever does not read it; leave it out")
@@ -110,9 +110,9 @@ def trained(pairs: str, out: str, config: TrainConfig, threads: int) -> Iterator
     identity = {**recipe, "weights": weights, "data": data}
     with open_run(out, "train", identity=identity, config=config.model_dump(mode="json")) as run:
         if run.finished:
-            say(f"{out} is trained already: {run.manifest['steps']} steps; nothing to do")
+            say(f"{run.path} is trained already: {counted(run.manifest['steps'], 'step')}; nothing to do")
         else:
-            say(f"train: retriever on {len(rows)} rows, from {base}, {threads} threads")
+            say(f"train: retriever on {counted(len(rows), 'row')}, from {base}, {counted(threads, 'thread')}")
             quiet()
             torch.set_num_threads(threads)
             with explained_out_of_memory():

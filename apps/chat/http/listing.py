@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from apps.chat.http.reasoning import inert
-from apps.chat.turns.events import Event
+from apps.chat.turns.events import Event, judged
 from apps.chat.turns.store import TurnRequest
+from steprag.agent.citations import headed
 from steprag.records.jsonl import to_dict
 from steprag.records.turns import Turn
 
@@ -49,18 +50,23 @@ def exported(form: str, title: str, turns: Sequence[Turn], told: Sequence[list[E
     """The conversation in one of EXPORTS; `told`: the events of each turn. JSON has the turns as the service keeps
     them, each with the passages that its answer rests on. People read Markdown: what strangers wrote is made inert.
     """
-    both = [(turn, cited_in(events)) for turn, events in zip(turns, told, strict=True)]
+    each = [(turn, cited_in(events), _judged(events)) for turn, events in zip(turns, told, strict=True)]
     if form == "json":
-        rows = [{**to_dict(turn), "sources": cited} for turn, cited in both]
+        rows = [{**to_dict(turn), "sources": cited, **lacks} for turn, cited, lacks in each]
         return json.dumps({"title": title, "turns": rows}, ensure_ascii=False, indent=2)
     parts = [f"# {_line(title)}"]
-    for turn, cited in both:
+    for turn, cited, lacks in each:
         parts += [f"## {_line(turn.asked)}", *([f"As: {_line(turn.question)}"] if turn.question != turn.asked else [])]
         parts.append("\n".join(f"{n}. **{step.action}** {_line(step.content)}" for n, step in enumerate(turn.steps, 1)))
-        parts.append(f"**Answer:** {_line(turn.prediction or f'none ({turn.finish})')}")
+        said = headed(turn.prediction, lacks.get("lacks")) if turn.prediction else f"none ({turn.finish})"
+        parts.append(f"**Answer:** {_line(said)}")
         sources = [f"- **{_line(one['title'] or one['id'])}** {_line(one['text'])}" for one in cited]
         parts += ["Sources:", "\n".join(sources)] if sources else []
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _judged(events: list[Event]) -> dict[str, Any]:
+    return next((judged(event) for event in events if event["type"] == "answer"), {})
 
 
 def _line(text: str) -> str:

@@ -23,6 +23,7 @@ from apps.chat.http.source_pages import source_path
 from apps.chat.routing import mode_named, tells_talk
 from apps.chat.turns.events import Event, LiveTurn
 from apps.chat.turns.store import TurnRequest
+from steprag.agent.citations import headed
 from steprag.errors import quoted
 from steprag.web.app import ApiError, as_json
 from steprag.web.guard import error_body, route_of
@@ -215,11 +216,13 @@ def source_list(annotations: list[dict[str, Any]]) -> str:
 
 
 def content_of(events: list[Event]) -> str:
-    """What the client shows as the answer: the answer, without images and HTML, or why there is none. A `<` that begins
-    no tag stays, as in "a < b".
+    """What the client shows as the answer: the answer, without images and HTML, behind words that say so where it is a
+    guess; or why there is none. A `<` that begins no tag stays, as in "a < b".
     """
-    answer = next((event["content"] for event in events if event["type"] == "answer"), None)
-    return _harmless(answer) if answer is not None else f"(no answer: {events[-1].get('finish', 'cancelled')})"
+    answer = next((event for event in events if event["type"] == "answer"), None)
+    if answer is None:
+        return f"(no answer: {events[-1].get('finish', 'cancelled')})"
+    return headed(_harmless(answer["content"]), answer.get("lacks"))
 
 
 def _harmless(answer: str) -> str:

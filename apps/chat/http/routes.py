@@ -34,7 +34,7 @@ from apps.chat.http.service import (
     stream_of,
 )
 from apps.chat.http.source_pages import PREFIX, source_routes
-from apps.chat.turns.events import LiveTurn
+from apps.chat.turns.events import LiveTurn, judged
 from apps.chat.turns.retelling import again_request, detail, fork_request, human_pair, retold
 from apps.chat.turns.store import TurnRequest
 from inference.predictions import BROKEN_OFF
@@ -97,7 +97,7 @@ def asking_routes(service: ChatService) -> APIRouter:
         parent = _last_of(service, conversation)
         live = await service.take(
             TurnRequest(new_id("t"), conversation, body.question, body.mode or service.mode, time.time(), body.rewrite,
-                        parent=parent)
+                        parent=parent, source=body.source)
         )  # fmt: skip
         return as_json({"turn": live.id, "conversation": conversation}, 201)
 
@@ -139,11 +139,14 @@ def plain_routes(service: ChatService) -> APIRouter:
     async def generate(body: QueryBody, request: Request) -> Response:
         conversation, mode = body.conversation or new_id("v"), body.mode or service.mode
         parent = _last_of(service, conversation)
-        live = await service.take(TurnRequest(new_id("t"), conversation, body.query, mode, time.time(), parent=parent))
+        live = await service.take(
+            TurnRequest(new_id("t"), conversation, body.query, mode, time.time(), parent=parent, source=body.source)
+        )
         last = await last_event(service, live, request)
         told = {event["type"]: event for event in live.events}
-        said = told["answer"]["content"] if "answer" in told else None
-        return as_json({"response": said, "mode": live.request.mode, "route": told.get("question", {}).get("route"),
+        answer = told.get("answer", {})
+        return as_json({"response": answer.get("content"), **judged(answer), "mode": live.request.mode,
+                        "route": told.get("question", {}).get("route"),
                         "reasoning": reasoning_of(live.events), "sources": cited_in(live.events),
                         "finish": last.get("finish", "cancelled"), "usage": last.get("usage"), "turn": live.id,
                         "conversation": conversation})  # fmt: skip
@@ -269,4 +272,4 @@ def _row(turn: Turn | TurnRequest) -> dict[str, Any]:
         feedback = turn.feedback and vars(turn.feedback)
     return {"turn": turn.id, "asked": turn.asked, "mode": turn.mode, "parent": turn.parent, "time": turn.time,
             "given": turn.given if isinstance(turn, Turn) else len(turn.given), "status": status,
-            "feedback": feedback}  # fmt: skip
+            "feedback": feedback, "source": turn.source}  # fmt: skip

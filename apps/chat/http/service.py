@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi.responses import StreamingResponse
 from fastapi.sse import format_sse_event
@@ -26,6 +26,8 @@ COMMENT = b": \n\n"
 """A message that says nothing: it shows that the stream lives."""
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+Source = Literal["files", "index", "both"]
+"""`apps.chat.turns.files.SOURCES`."""
 STEP_CHARS = 8192
 """Characters of a step that a person writes."""
 
@@ -86,6 +88,7 @@ class TurnBody(_Body):
     conversation: Name | None = None
     mode: str | None = None
     rewrite: bool = True
+    source: Source | None = None
 
 
 class QueryBody(_Body):
@@ -94,6 +97,7 @@ class QueryBody(_Body):
     query: Words
     mode: str | None = None
     conversation: Name | None = None
+    source: Source | None = None
 
 
 class ForkBody(_Body):

@@ -5,7 +5,7 @@ import { html, useId, useState } from "./html.js";
 import { SmallButton } from "./icons.js";
 import { PassageText } from "./passages.js";
 import { chipsOf, originOf, passagesOf, searchesOf } from "./turns.js";
-import { count, sourceName } from "./words.js";
+import { count, LACKING, NOT_FOUND, sentence, sourceName } from "./words.js";
 
 export function Answer({ turn }) {
   const id = useId();
@@ -15,6 +15,7 @@ export function Answer({ turn }) {
   const cited = known.filter((source) => source.cited);
   const places = chipsOf(turn);
   const toggle = (n) => setOpen(new Set(open.has(n) ? [...open].filter((one) => one !== n) : [...open, n]));
+  if (turn.answer.lacks) return html`<${Guess} turn=${turn} read=${known.length} />`;
   return html`<section class="answer" aria-label="Answer">
     <p class="answer-text">${turn.answer.content}
       ${cited.map(({ n }) => html` <button key=${n} type="button" class="cite" aria-expanded=${open.has(n)}
@@ -22,20 +23,23 @@ export function Answer({ turn }) {
         onClick=${() => toggle(n)}>${places.get(n)}</button>`)}
     </p>
     <${CopyButton} text=${turn.answer.content} />
-    ${turn.answer.lacks && html`<p class="lacking"><b>Nothing that was found supports this.</b> ${LACKS[turn.answer.lacks]}</p>`}
     ${cited.length > 0 && html`<ul class="sources">
       ${cited.map((source) => html`<${Source} key=${source.n} id=${`${id}-${source.n}`} source=${source} place=${places.get(source.n)}
         turn=${turn.id} item=${passages.get(source.n)} open=${open.has(source.n)} toggle=${() => toggle(source.n)} />`)}
     </ul>`}
-    <p class="grounds quiet">${grounds(turn, known.length, cited.length)}</p>
+    <p class="grounds quiet">${grounds(turn, known.length, cited.length)}
+      ${turn.answer.extractive && " Sentences as they stand in the documents: no language model read them."}</p>
   </section>`;
 }
 
-/** Why an answer counts as not found. */
-const LACKS = {
-  words: "No passage that was read holds a word of it.",
-  score: "The first search found no passage that is like the question.",
-};
+/** An answer that nothing supports: no finding, but a guess. */
+function Guess({ turn, read }) {
+  return html`<section class="answer lacking" aria-label="Answer">
+    <p class="answer-text">${NOT_FOUND}</p>
+    <p class="guess">The model's guess: ${turn.answer.content}</p>
+    <p class="grounds quiet">${sentence(LACKING[turn.answer.lacks] ?? "")} ${count(read, "passage")} read.</p>
+  </section>`;
+}
 
 function Source({ id, turn, source, place, item, open, toggle }) {
   return html`<li id=${id}>
@@ -54,7 +58,6 @@ function Source({ id, turn, source, place, item, open, toggle }) {
 /** How far the answer can be traced to what was read. */
 function grounds(turn, read, cited) {
   if (!searchesOf(turn).length) return "Answered without searching: there are no sources.";
-  if (turn.answer.lacks) return `${count(read, "passage")} read.`;
   if (!read) return "The searches found nothing: there are no sources.";
   const all = `${count(read, "passage")} read`;
   if (!cited) return `${all}; none holds the agent's evidence. Check the steps before you rely on this answer.`;

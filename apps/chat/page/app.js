@@ -35,7 +35,7 @@ function usePage() {
 export function App() {
   const [state, controller] = usePage();
   const [drawer, setDrawer] = useState(false);
-  const [draft, setDraft] = useState({ text: "", mode: null, rewrite: true });
+  const [draft, setDraft] = useState({ text: "", mode: null, source: null, rewrite: true });
   useEffect(() => {
     controller.start();
     const moved = () => {

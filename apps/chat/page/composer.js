@@ -3,17 +3,19 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "./html.js";
 import { AddFiles, FileList } from "./files.js";
 import { Icon } from "./icons.js";
 import { isOver } from "./turns.js";
-import { modeWords } from "./words.js";
+import { modeWords, SEARCHED } from "./words.js";
 
 const TALLEST = 200; // pixels
 const ONE_AT_A_TIME = "One question at a time: yours waits in the box until this turn ends. Stop ends it now.";
 
-/** `draft`: {text, mode, rewrite}, what stands in the box; mode is null until one is chosen. */
+/** `draft`: {text, mode, rewrite, source}, what stands in the box; mode and source are null until one is chosen. */
 export function Composer({ info, turns, shown, notice, draft, change, controller }) {
   const { text, rewrite } = draft;
   const mode = draft.mode ?? info.mode;
+  const source = draft.source ?? turns.findLast((turn) => turn.source)?.source ?? "both";
   const [sending, setSending] = useState(false);
   const box = useRef(null);
+  const filed = shown.files.length + shown.coming.length > 0;
   const running = turns.find((turn) => !isOver(turn));
 
   useEffect(() => {
@@ -32,7 +34,7 @@ export function Composer({ info, turns, shown, notice, draft, change, controller
     if (running && text.trim()) controller.notice(ONE_AT_A_TIME);
     if (!text.trim() || running || sending) return;
     setSending(true);
-    if (await controller.ask(text.trim(), { mode, rewrite })) change({ text: "" });
+    if (await controller.ask(text.trim(), { mode, rewrite, ...(filed && { source }) })) change({ text: "" });
     setSending(false);
   }
   function pressed(event) {
@@ -52,7 +54,9 @@ export function Composer({ info, turns, shown, notice, draft, change, controller
         onInput=${(event) => change({ text: event.currentTarget.value })} onKeyDown=${pressed}></textarea>
       <div class="controls">
         ${info.files && html`<${AddFiles} taken=${info.files} controller=${controller} />`}
-        <${ModeChoice} modes=${info.modes} mode=${mode} choose=${(one) => change({ mode: one })} />
+        <${Choice} name="Mode" words=${Object.fromEntries(info.modes.map((one) => [one, modeWords(one)]))} chosen=${mode}
+          choose=${(one) => change({ mode: one })} />
+        ${filed && html`<${Choice} name="Search" words=${SEARCHED} chosen=${source} choose=${(one) => change({ source: one })} />`}
         ${info.rewriter && turns.length > 0 && html`<label class="check">
           <input type="checkbox" checked=${rewrite}
             onChange=${(event) => change({ rewrite: event.currentTarget.checked })} />
@@ -68,11 +72,12 @@ export function Composer({ info, turns, shown, notice, draft, change, controller
   </form>`;
 }
 
-function ModeChoice({ modes, mode, choose }) {
+/** `words`: {value: what is shown of it}. */
+function Choice({ name, words, chosen, choose }) {
   return html`<label class="mode">
-    <span class="unseen">Mode</span>
-    <select value=${mode} title=${modeWords(mode)} onChange=${(event) => choose(event.currentTarget.value)}>
-      ${modes.map((one) => html`<option key=${one} value=${one}>${modeWords(one)}</option>`)}
+    <span class="unseen">${name}</span>
+    <select value=${chosen} title=${words[chosen]} onChange=${(event) => choose(event.currentTarget.value)}>
+      ${Object.entries(words).map(([one, said]) => html`<option key=${one} value=${one}>${said}</option>`)}
     </select>
   </label>`;
 }

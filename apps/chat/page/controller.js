@@ -99,7 +99,7 @@ export function createController(dispatch, getState) {
   }
 
   /** Asks a question in the conversation that is shown. Gives whether it was accepted. */
-  async function ask(question, { mode, rewrite }) {
+  async function ask(question, { mode, rewrite, source }) {
     const conversation = getState().current;
     await Promise.all(adding);
     if (refused(conversation)) {
@@ -107,7 +107,7 @@ export function createController(dispatch, getState) {
       return false;
     }
     const accepted = await attempt(
-      () => api.ask({ question, mode, rewrite, ...(conversation && { conversation }) }),
+      () => api.ask({ question, mode, rewrite, ...(source && { source }), ...(conversation && { conversation }) }),
       async (error) => {
         if (error.code === "turn_under_way") await show(conversation, false); // asked from another window
         tell(error);
@@ -118,7 +118,7 @@ export function createController(dispatch, getState) {
       window.history.pushState(null, "", `#c=${accepted.conversation}`);
       dispatch({ type: "shown", conversation: accepted.conversation });
     }
-    begun(accepted, { asked: question, question, mode });
+    begun(accepted, { asked: question, question, mode, source: source ?? null });
     return true;
   }
 
@@ -160,14 +160,14 @@ export function createController(dispatch, getState) {
     let wrong = "The service wants its token.";
     const accepted = await attempt(() => api.fork(turn.id, change), (error) => (wrong = error.message));
     if (!accepted) return wrong;
-    begun(accepted, { asked: turn.asked, question: turn.question, mode: turn.mode, parent: turn.id });
+    begun(accepted, { asked: turn.asked, question: turn.question, mode: turn.mode, source: turn.source, parent: turn.id });
     return null;
   }
 
   /** Asks a turn's question once more, in its place of the conversation. */
   async function again(turn) {
     const accepted = await attempt(() => api.again(turn.id));
-    if (accepted) begun(accepted, { asked: turn.asked, question: turn.question, mode: turn.mode, parent: turn.parent });
+    if (accepted) begun(accepted, { asked: turn.asked, question: turn.question, mode: turn.mode, source: turn.source, parent: turn.parent });
   }
 
   async function stop(turn) {

@@ -55,7 +55,6 @@ export function Conversations({ conversations, current, info, controller, close 
     <dl class="side-foot quiet">
       <div><dt>Model</dt><dd>${info.model}</dd></div>
       <div><dt>Index</dt><dd>${info.index}</dd></div>
-      ${info.about && html`<div><dt>Knows</dt><dd>${info.about}</dd></div>`}
       <div><dt>Version</dt><dd>${info.version}</dd></div>
     </dl>
     ${doomed && html`<${Confirm} one=${doomed} done=${decided} />`}

@@ -9,7 +9,7 @@
 //   coming    files that are being read or were refused: [{key, conversation, name, wrong}], `wrong` null or the reason
 //   notice    one line above the question box, or null
 //   said      what a screen reader is told last: ends of steps and turns, never tokens
-import { actionName, count, refusalWords } from "./words.js";
+import { actionName, count, NOT_FOUND, refusalWords } from "./words.js";
 import { applyEvent, newTurn } from "./turns.js";
 
 export const START = {
@@ -87,8 +87,8 @@ function withTurn(state, id, turn) {
   return { ...state, turns: { ...state.turns, [id]: turn } };
 }
 
-function listedTurn(conversation, { turn, asked, mode, parent, feedback, status }) {
-  return newTurn(turn, conversation, { asked, question: asked, mode, parent, feedback, fresh: status === "running" });
+function listedTurn(conversation, { turn, asked, mode, parent, feedback, source, status }) {
+  return newTurn(turn, conversation, { asked, question: asked, mode, parent, feedback, source, fresh: status === "running" });
 }
 
 /** What a screen reader is told of an event, after `before`; null for most, and for turns that are only told again. */
@@ -100,7 +100,7 @@ function announcement(turn, event, before) {
     case "passages":
       return `${before} (${count(event.items.length, "passage")} found)`.trim();
     case "answer":
-      return `Answer: ${event.content}`;
+      return event.lacks ? `${NOT_FOUND}. The model's guess: ${event.content}` : `Answer: ${event.content}`;
     case "turn.finished":
       return event.finish === "answer" ? null : `No answer: the last step was refused, ${refusalWords(event.finish)}.`;
     case "turn.failed":

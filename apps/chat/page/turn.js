@@ -68,7 +68,7 @@ function Asked({ id, turn, controller }) {
         aria-label="Edit the question">Edit<//>`}
     </div>
     ${turn.route && html`<p class="line quiet" title=${turn.why}>
-      ${isTalk(turn) ? `Taken for talk: ${turn.why}.` : "Taken for a question."}
+      ${isTalk(turn) ? `Read as talk: ${turn.why}.` : "Searched for."}
       ${isOver(turn) && html` <button type="button" class="link" onClick=${other}>
         ${isTalk(turn) ? "Search for it" : "Just talk"}</button>`}</p>`}
     ${rewritten && html`<p class="line quiet">Understood as: <q>${turn.question}</q></p>`}

@@ -1,11 +1,12 @@
 // A turn as the page holds it, and what each event of its stream changes. Plain data and pure functions.
 //
 // turn: {id, conversation, asked, question, mode, parent, queued, status, heard, opening, steps, answer, finish,
-//        refused, error, usage, seconds, feedback, fresh, route, why}
+//        refused, error, usage, seconds, feedback, fresh, route, why, source}
 //   status   "waiting" (no event yet) | "running" | "finished" | "failed" | "cancelled"
 //   heard    whether the service is heard; false while the page tries to reach it again
 //   fresh    asked from this page, not read from the past
 //   route    what an auto turn was taken for, "talk" or "question", and why; null where nobody decided
+//   source   "files", "index" or "both", of a conversation with files; else null
 //   opening  what a search with the question itself found, or null
 // step: {place, allowed, action, content, text, given, done, usage, seconds, passages}
 //   given    taken over from the turn that this one forks; the last of them is the person's own
@@ -16,7 +17,7 @@ export function newTurn(id, conversation, known = {}) {
   return {
     id, conversation, asked: "", question: "", mode: "", parent: null, queued: 0, status: "waiting", heard: true,
     opening: null, steps: [], answer: null, finish: null, refused: null, error: null, usage: null, seconds: null,
-    feedback: null, fresh: false, route: null, why: null, ...known,
+    feedback: null, fresh: false, route: null, why: null, source: null, ...known,
   };
 }
 
@@ -27,8 +28,8 @@ export const isTalk = (turn) => (turn.route ?? (turn.mode === "direct" ? "talk" 
 export const isOver = (turn) => turn.status !== "waiting" && turn.status !== "running";
 
 const APPLY = {
-  "turn.started": ({ id, asked, question, feedback, fresh }, { conversation, mode, parent, queued }) =>
-    newTurn(id, conversation, { asked, question, feedback, fresh, mode, parent, queued }),
+  "turn.started": ({ id, asked, question, feedback, fresh, source }, { conversation, mode, parent, queued }) =>
+    newTurn(id, conversation, { asked, question, feedback, fresh, source, mode, parent, queued }),
   question: (turn, { asked, question, route = null, why = null }) =>
     ({ ...turn, asked, question, route, why, status: "running" }),
   "step.started": (turn, { step, allowed }) => withStep(turn, step, { allowed }),
@@ -39,7 +40,8 @@ const APPLY = {
     const passages = { source, why, items };
     return step < 0 ? { ...turn, opening: passages } : withStep(turn, step, { passages });
   },
-  answer: (turn, { content, sources, lacks = null }) => ({ ...turn, answer: { content, sources, lacks } }),
+  answer: (turn, { content, sources, lacks = null, extractive = false }) =>
+    ({ ...turn, answer: { content, sources, lacks, extractive } }),
   "turn.finished": (turn, { finish, refused = null, usage, seconds }) =>
     withRefused({ ...turn, status: "finished", finish, refused, usage, seconds }),
   "turn.failed": (turn, { message, code }) => ({ ...turn, status: "failed", error: { message, code } }),

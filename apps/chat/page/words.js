@@ -14,6 +14,16 @@ export const MODES = {
 export const modeName = (mode) => MODES[mode]?.name ?? mode;
 export const modeWords = (mode) => (MODES[mode] ? `${MODES[mode].name}: ${MODES[mode].does}` : mode);
 
+/** How an answer is headed that nothing supports, and why it is: NOT_FOUND and LACKING of steprag/agent/citations.py. */
+export const NOT_FOUND = "Not found in these documents";
+export const LACKING = {
+  nothing: "the searches found nothing",
+  score: "the first search found no passage that is like the question",
+  words: "no passage that was read holds a word of it",
+  question: "the passages that hold it do not speak of what was asked",
+  evidence: "nothing in the passages that were read answers the question",
+};
+
 /** Why a completion was refused; the service's own vocabulary (steprag/agent/grammar.py, FAILURES). */
 export const REFUSALS = {
   truncated: "the token limit cut it off",
@@ -25,6 +35,7 @@ export const REFUSALS = {
   empty_content: "nothing stands between its tags",
   wrong_action: "its action is not allowed at this place",
   control_token: "it holds a control token of the chat template",
+  degenerate: "it repeats itself",
   bad_call: "its call names no tool, or the arguments do not fit",
 };
 
@@ -32,6 +43,9 @@ export const refusalWords = (reason) => REFUSALS[reason] ?? reason;
 
 /** "Query" for "query". */
 export const actionName = (action) => action.charAt(0).toUpperCase() + action.slice(1).replaceAll("_", " ");
+
+/** What a question in a conversation with files searches. */
+export const SEARCHED = { both: "My files first", files: "My files only", index: "The index only" };
 
 /** Where passages come from. */
 const SOURCES = { local: "the index", web: "the web", both: "the index and the web", files: "your files" };

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from apps.chat.turns.citations import Citation
 from apps.chat.turns.store import TurnRequest
+from steprag.agent.citations import Grounds
 from steprag.agent.retriever import url_of
 from steprag.records.turns import Route, Turn
 from steprag.types import Passage, Step, Usage
@@ -102,13 +102,19 @@ def passages(
     return {"type": "passages", "step": step, "source": source, "items": items, **({"why": why} if why else {})}
 
 
-def answer(content: str, sources: Sequence[Citation], lacks: str | None = None) -> Event:
-    """The answer and what it rests on. `lacks`: why nothing that was found supports it (`Support.lacks`), if so."""
+def answer(content: str, grounds: Grounds, *, extractive: bool = False) -> Event:
+    """The answer and what it rests on. `extractive`: it is a sentence of a document, which no language model chose."""
     listed = [
         {"n": one.n, "cited": one.cited, "evidence": one.evidence, "spans": [list(span) for span in one.spans]}
-        for one in sources
+        for one in grounds.found
     ]
-    return {"type": "answer", "content": content, "sources": listed, **({"lacks": lacks} if lacks else {})}
+    marked = {"extractive": True} if extractive else {}
+    return {"type": "answer", "content": content, "sources": listed, **grounds.told, **marked}
+
+
+def judged(answer: Event) -> dict[str, Any]:
+    """The field `lacks` of an answer's event (`Grounds.told`); nothing where it has none."""
+    return {"lacks": answer["lacks"]} if "lacks" in answer else {}
 
 
 def finished(finish: str, usage: Usage, seconds: float, refused: str | None = None) -> Event:

@@ -1,6 +1,6 @@
 """The files that people added to conversations: a folder for each conversation, read and searched by the index's stage.
 
-They are searched beside whatever the turn's mode searches, survive a restart, and go with their conversation.
+They are searched before whatever the turn's mode searches, survive a restart, and go with their conversation.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ import tempfile
 from pathlib import Path
 
 from apps.chat.config import ChatServiceConfig
+from apps.chat.turns.store import TurnRequest
 from indexes import open_retriever
 from steprag.agent.retriever import GIVEN, GivenFile, Retriever, TakesFiles
 from steprag.errors import DataError
+from steprag.records.turns import Turn
 
 FOLDER = ".files"
 """In the run folder; what begins with a dot is no result of the run."""
 _COMING = ".coming-"
+FILES, INDEX, BOTH = SOURCES = ("files", "index", "both")
+"""What a turn of a conversation with files searches: these alone, the index alone, or these first."""
 RANKED = 16
 """Conversations whose ranking stays in memory."""
 AT_ONCE = 2
@@ -53,14 +57,15 @@ class ConversationFiles:
         there = conversation in self._opened or (self._folder / conversation).is_dir()
         return self._at(conversation).files() if there else ()
 
-    def beside(self, conversation: str, other: Retriever) -> Retriever | None:
-        """What searches the conversation's files and `other`; None where it has none."""
-        if not self.of(conversation):
-            return None
+    def searched(self, one: TurnRequest | Turn, other: Retriever) -> Retriever:
+        """What a turn searches (`SOURCES`): the conversation's files, then `other`; `other` alone where it has none."""
+        conversation = one.conversation
+        if one.source == INDEX or not self.of(conversation):
+            return other
         self._opened[conversation] = found = self._opened.pop(conversation)  # now the last
         for old in list(self._opened.values())[:-RANKED]:
             old.rest()
-        return found.beside(other)
+        return found.before(other, alone=one.source == FILES)
 
     async def take(self, conversation: str, file: Path, name: str) -> GivenFile:
         """Reads a file and adds it. Raises DataError where it gives no text, or there are too many."""

@@ -12,19 +12,34 @@ from typing import Any
 from apps.chat.memory import ROLE, Exchange, Rewriter, fitting
 from apps.chat.routing import AUTO, DIRECT, route_of, talks
 from apps.chat.turns import events
-from apps.chat.turns.citations import Support, citations, numbered
 from apps.chat.turns.events import Event, LiveTurn
-from apps.chat.turns.files import ConversationFiles
+from apps.chat.turns.files import BOTH, FILES, ConversationFiles
 from apps.chat.turns.store import TurnRequest, TurnStore
+from inference.config import READS
+from steprag.agent.citations import Support, grounds_of, numbered
 from steprag.agent.environment import Environment
 from steprag.agent.open import OpenAgent
+from steprag.agent.reader import Reader
 from steprag.agent.retriever import Choosing, Documented, Retriever, is_given, place_of, url_of
 from steprag.agent.rollout import Asked, Heard, Taken, rollout
+from steprag.agent.talk import reply_to
 from steprag.batch.journal import Journal, QuestionCalls
 from steprag.policy.open import Model
+from steprag.policy.protocols import StateReading
 from steprag.policy.streams import HeardPolicy
 from steprag.records.turns import Turn
-from steprag.types import Episode, Found, Passage, Question, State, Usage
+from steprag.types import Completion, Episode, Found, Message, Passage, Question, Sample, State, Usage
+
+
+@dataclass(frozen=True)
+class FixedPolicy:
+    """Says the same whatever it is asked."""
+
+    words: str
+
+    async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
+        """As `Policy.sample`."""
+        return Sample((Completion(self.words, "stop"),) * n, Usage())
 
 
 @dataclass(frozen=True)
@@ -32,7 +47,8 @@ class ChatAgent:
     """What all turns share. `modes`: the agent's environment in each; those that search differ in retriever alone.
     `rewriter`: None where questions stay as they are typed. `again`: the policy of further tries; None where the first
     one samples anyway. `voices`: the models of modes that have one of their own. `talk`: whether mode auto tells talk
-    from questions. `room`: characters of earlier turns that a prompt may have; None: any number.
+    from questions. `room`: characters of earlier turns that a prompt may have; None: any number. `reader`: what answers
+    from people's files, of which the shipped model knows nothing; None: the policy does.
     """
 
     modes: Mapping[str, Environment]
@@ -48,10 +64,13 @@ class ChatAgent:
     talk: bool = True
     room: int | None = None
     files: ConversationFiles | None = None
+    reader: Model | None = None
 
     def environment(self, one: TurnRequest | Turn) -> Environment:
         """The environment of a turn; in a mode that the service no longer has, that of the first."""
         environment = self.modes.get(self.mode(one)) or next(iter(self.modes.values()))
+        if self._from_files(one):
+            return replace(environment, top_k=max(READS, environment.top_k))
         if not (environment.profile.grammar.free and one.history):
             return environment
         return replace(environment, profile=environment.profile.after(one.history))
@@ -60,9 +79,18 @@ class ChatAgent:
         """The mode that a turn is played in: of an auto turn that talks, `direct`."""
         return DIRECT if talks(one) else one.mode
 
-    def model(self, request: TurnRequest) -> Model:
-        """The model that writes a turn's steps."""
-        return self.voices.get(self.mode(request)) or (self.again if request.again else None) or self.policy
+    def model(self, one: TurnRequest | Turn) -> Model:
+        """The model that writes a turn's steps; of a greeting and the like, fixed words."""
+        if talks(one) and (words := reply_to(one.asked)):
+            return replace(self.policy, policy=FixedPolicy(words))
+        if self._from_files(one) and self.reader:
+            return self.reader
+        again = self.again if isinstance(one, TurnRequest) and one.again else None
+        return self.voices.get(self.mode(one)) or again or self.policy
+
+    def _from_files(self, one: TurnRequest | Turn) -> bool:
+        """Whether the reader answers the turn."""
+        return self.reader is not None and one.source in (FILES, BOTH) and self.mode(one) not in self.voices
 
     def history_of(self, request: TurnRequest) -> tuple[Exchange, ...]:
         """The exchanges before a turn that a prompt has room for, the oldest first."""
@@ -74,8 +102,8 @@ class ChatAgent:
     def searching(self, one: TurnRequest | Turn) -> Environment:
         """The environment of a turn's mode, which also searches the files of its conversation."""
         environment = self.environment(one)
-        retriever = self.files and self.files.beside(one.conversation, environment.retriever)
-        return replace(environment, retriever=retriever) if retriever else environment
+        files = self.files
+        return replace(environment, retriever=files.searched(one, environment.retriever)) if files else environment
 
 
 async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
@@ -92,8 +120,8 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
     searching = chat.searching(request)
     teller = _Teller(live, searching.retriever)
     model = chat.model(request)
-    heard = replace(model, policy=HeardPolicy(model.policy, teller.heard))
-    agent = calls.agent(OpenAgent(searching, heard))
+    policy = model.policy if isinstance(model.policy, StateReading) else HeardPolicy(model.policy, teller.heard)
+    agent = calls.agent(OpenAgent(searching, replace(model, policy=policy)))
     state = agent.environment.start(seen)
     if request.given:
         state = await agent.environment.opened(state)  # as in the turn that it forks
@@ -119,7 +147,11 @@ async def play(chat: ChatAgent, live: LiveTurn) -> Turn:
 
 
 def _routed(chat: ChatAgent, request: TurnRequest) -> TurnRequest:
-    """The request with its route, where it is one in mode auto, and with its history, where it talks."""
+    """The request with its route, where it is one in mode auto, with its history, where it talks, and with what it
+    searches, where its conversation has files.
+    """
+    source = (request.source or BOTH) if chat.files and chat.files.of(request.conversation) else None
+    request = replace(request, source=source)
     if chat.talk and request.mode == AUTO and not (request.route or request.given):
         request = replace(request, route=route_of(request.asked))
     return replace(request, history=chat.history_of(request)) if talks(request) and not request.given else request
@@ -141,7 +173,7 @@ async def _ended(
 ) -> Turn:
     """The turn of a finished episode; its answer is published."""
     if episode.prediction is not None:
-        live.publish(await answer_event(episode.state, environment, chat.support))
+        live.publish(await answer_event(chat, request, episode.state, environment))
     state = episode.state
     states = (State(state.question, state.steps[:place]) for place in range(len(state.steps) + 1))
     rows = zip([*state.earlier, state.passages], states, strict=False)
@@ -158,14 +190,14 @@ def turn_of(request: TurnRequest, *, passages: tuple[Any, ...] = (), **fields: A
     talked = request.history if talks(request) else None
     return Turn(id=request.id, golden_answers=(), passages=listed, conversation=request.conversation,
                 asked=request.asked, mode=request.mode, time=request.time, parent=request.parent, route=request.route,
-                given=len(request.given), history=talked, **{**blank, **fields})  # fmt: skip
+                given=len(request.given), history=talked, source=request.source, **{**blank, **fields})  # fmt: skip
 
 
-async def answer_event(state: State, environment: Environment, support: Support) -> Event:
+async def answer_event(chat: ChatAgent, one: TurnRequest | Turn, state: State, environment: Environment) -> Event:
     """The answer that `state` ends with, and what it rests on; a thread compares the texts."""
-    keeps = environment.profile.grammar.evidence
-    cited, lacks = await asyncio.to_thread(lambda: (citations(state, keeps), support.lacks(state)))
-    return events.answer(state.steps[-1].content, cited, lacks)
+    grounds = await asyncio.to_thread(grounds_of, state, environment, chat.support)
+    extractive = isinstance(chat.model(one).policy, Reader)
+    return events.answer(state.steps[-1].content, grounds, extractive=extractive)
 
 
 class _Teller:

@@ -101,7 +101,7 @@ async def retold(chat: ChatAgent, turn: Turn) -> list[Event]:
             told.append(events.step_started(place, environment.allowed(states[place])))
         told += [events.step_finished(place, step, given=given), *found(state)]
     if turn.prediction is not None:
-        told.append(await answer_event(states[-1], environment, chat.support))
+        told.append(await answer_event(chat, turn, states[-1], environment))
     elif turn.refused is not None or turn.finish in BROKEN_OFF:
         told.append(events.step_started(len(turn.steps), environment.allowed(states[-1])))
     return [{"turn": turn.id, **event} for event in [*told, events.end_of(turn)]]
@@ -128,7 +128,8 @@ async def fork_request(
     except StepFormatError as error:
         raise ApiError(422, error.reason, f"this is no step that may stand here: {error}", param="text") from None
     return TurnRequest(turn_id, parent.conversation, parent.asked, parent.mode, time.time(), question=parent.question,
-                       parent=parent.id, given=(*parent.steps[:place], step), route=parent.route)  # fmt: skip
+                       parent=parent.id, given=(*parent.steps[:place], step), route=parent.route,
+                       source=parent.source)  # fmt: skip
 
 
 def again_request(chat: ChatAgent, turn: Turn, turn_id: str) -> TurnRequest:
@@ -136,7 +137,8 @@ def again_request(chat: ChatAgent, turn: Turn, turn_id: str) -> TurnRequest:
     tries = [one for one in chat.store.conversations.get(turn.conversation, {}).values()
              if one.parent == turn.parent and one.question == turn.question]  # fmt: skip
     return TurnRequest(turn_id, turn.conversation, turn.asked, turn.mode, time.time(), question=turn.question,
-                       parent=turn.parent, again=len(tries), route=turn.route, history=turn.history)  # fmt: skip
+                       parent=turn.parent, again=len(tries), route=turn.route, history=turn.history,
+                       source=turn.source)  # fmt: skip
 
 
 def _action_at(turn: Turn, place: int) -> str | None:

@@ -39,6 +39,7 @@ class TurnRequest:
     `given`: steps that stand already. `history`: earlier exchanges, where the client sent them; else those of the
     conversation count. `parent`: the turn that it follows, or forks where steps are given. `again`: how many tries of
     the question went before; each has a seed of its own. `route`: what an auto turn was taken for, where it is known.
+    `source`: what is searched where the conversation has files (`apps.chat.turns.files.SOURCES`).
     """
 
     id: str
@@ -53,6 +54,7 @@ class TurnRequest:
     history: tuple[tuple[str, str], ...] | None = omitted()
     again: int = 0
     route: Route | None = omitted()
+    source: str | None = omitted()
 
 
 @dataclass(frozen=True)

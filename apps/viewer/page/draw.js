@@ -76,7 +76,7 @@ function lines(context, view, scene, seen) {
   stroke(context, plain, colours.line);
   context.globalAlpha = 1;
   context.lineWidth = 2.5;
-  stroke(context, main, colours.accent);
+  stroke(context, main, [...principal].some((id) => nodes.prediction_f1[id] === 1) ? colours.right : colours.soft);
   context.lineWidth = 2;
   stroke(context, mine, colours.ink);
 }
@@ -181,7 +181,7 @@ function labels(context, size, view, scene, seen) {
   const places = seen.map((id) => {
     const y = down(view, shape.y[id]);
     const r = radius(scene.visits[id]) * Math.min(1.6, view.scale);
-    return { id, node: across(view, shape.x[id]), r, line: y, y: shape.children[id].length ? y - 10 * zoom : y };
+    return { id, node: across(view, shape.x[id]), r, line: y, y: shape.children[id].length ? y + (nodes.depth[id] % 2 ? 13 : -13) * zoom : y };
   });
   const { room, take } = roomBeside(places, 12 * zoom);
   const rank = (id) => (id === scene.selected ? 3 : scene.chosen.has(id) ? 2 : scene.principal.has(id) ? 1 : 0);

@@ -72,14 +72,15 @@ export function momentAt(growth, nodes, upTo) {
   return { visits, values: visits.map((seen, id) => (seen ? total[id] / seen : null)) };
 }
 
-/** The ids of the path that the search visited most, from the root: of equal children the one of greater value, then the older. */
-export function mostVisited(children, { visits, values }) {
+/** The ids of the best path, from the root: of children the one that earned most in all, then the most visited, then the older. */
+export function bestPath(children, { visits, values }) {
+  const earned = (id) => visits[id] * (values[id] ?? 0);
   const path = [0];
   for (;;) {
     let best = -1;
     for (const id of children[path.at(-1)]) {
       if (!visits[id]) continue;
-      if (best < 0 || visits[id] > visits[best] || (visits[id] === visits[best] && (values[id] ?? 0) > (values[best] ?? 0))) best = id;
+      if (best < 0 || earned(id) > earned(best) || (earned(id) === earned(best) && visits[id] > visits[best])) best = id;
     }
     if (best < 0) return path;
     path.push(best);

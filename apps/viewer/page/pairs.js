@@ -46,7 +46,7 @@ export function PairsPage({ run, runs, route }) {
         <${Shown} shown=${rows.length} all=${state.rows.length} word="pair" /><${SearchNotes} found=${found} />
         <${FileNotes} state=${state} /><${Fault} error=${marks.error} />
       </div>
-      <${VirtualList} id="pairs" role="listbox" aria-label="Pairs" rowRole="option" count=${rows.length} height=${76} active=${rows.findIndex(is)}
+      <${VirtualList} id="pairs" role="listbox" aria-label="Pairs" rowRole="option" count=${rows.length} height=${94} active=${rows.findIndex(is)}
         onActive=${(index) => go({ run: run.key, tab: "pairs", place: rowKey(rows[index]) }, true)}
         row=${(index) => html`<${PairRow} row=${rows[index]} wrong=${wrong.has(rows[index].id)} />`} />
     </section>
@@ -70,7 +70,8 @@ function kept(rows, { asked, action, depth, kind, margin, marked }, kinds, wrong
 
 function PairRow({ row, wrong }) {
   return html`<span class="row-words">${row.question}</span>
-    <span class="row-facts">${wrong ? html`<span class="verdict wrong">marked wrong</span> ` : ""}${actions(row)} · depth ${row.depth} · margin ${number(row.margin, 2)}</span>`;
+    <span class="row-facts">${wrong ? html`<span class="verdict wrong">marked wrong</span> ` : ""}${actions(row)} · depth ${row.depth} · margin ${number(row.margin, 2)}</span>
+    <span class="row-facts" title=${row.chosen}>${row.chosen}</span>`;
 }
 
 function PairView({ run, runs, row, wrong, marksFile, onMarked }) {

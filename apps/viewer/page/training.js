@@ -22,7 +22,7 @@ export function TrainingPage({ run }) {
   return html`<div class="curves">
     <${Fault} error=${series.error} />
     ${told?.faults > 0 && html`<p class="hint">${plural(told.faults, "line")} of metrics.jsonl cannot be read.</p>`}
-    ${told && !panels.length && html`<p class="empty">${run.status === "failed" ? "The run failed before it logged anything." : "Nothing is logged yet."}</p>`}
+    ${told && !panels.length && html`<p class="empty">${run.status === "failed" ? "The run failed before it logged anything." : run.status === "running" ? "Nothing is logged yet." : "This run logged no curves."}</p>`}
     ${charts(more.length ? moving.slice(0, SHOWN) : moving)}
     ${more.length > 0 && html`<${Folded} words=${plural(more.length, "more curve")}>${charts(more)}<//>`}
     ${still.length > 0 && html`<details class="prompt"><summary>${plural(still.length, "figure")} that never changed</summary>

@@ -3,7 +3,7 @@ import { api } from "./api.js";
 import { TreeCanvas } from "./canvas.js";
 import { rangeOf } from "./colours.js";
 import { matcher, plural } from "./format.js";
-import { growthOf, iterationAt, momentAt, mostVisited } from "./growth.js";
+import { bestPath, growthOf, iterationAt, momentAt } from "./growth.js";
 import { html, useEffect, useMemo, useRef, useState } from "./html.js";
 import { useLoaded } from "./loading.js";
 import { NodePane } from "./node.js";
@@ -42,7 +42,7 @@ function LoadedTree({ at, run, runs, rules, row, node, tree }) {
   const ending = colouring === "value" ? nodes.value : values; // one scale for the whole replay
   const range = useMemo(() => rangeOf(ending), [ending]);
   const hits = useMemo(() => found(nodes, asked, action), [tree, asked, action]);
-  const principal = useMemo(() => new Set(mostVisited(shape.children, moment)), [shape, moment]);
+  const principal = useMemo(() => new Set(bestPath(shape.children, moment)), [shape, moment]);
   const chosen = useMemo(() => new Set(pathTo(nodes, selected)), [tree, selected]);
 
   useEffect(() => setUpTo(size - 1), [tree]);
@@ -135,6 +135,6 @@ function Legend({ range, colouring, tree, unknown }) {
     <span class="shapes">${actions.map((name) => html`<i class="shape" data-role=${tree.roles[name]}></i>${name} `)}</span>
     ${unknown && html`<span><i class="shape hollow"></i>${colouring === "value" ? "not visited" : "no reward"}</span>`}
     ${refused && html`<span><i class="shape hollow refused"></i>refused</span>`}
-    <span class="shapes"><i class="trail"></i>most visited</span>
+    <span class="shapes"><i class="trail"></i>best path, green where it ends right</span>
   </div>`;
 }

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from steprag.agent.environment import Environment
 from steprag.agent.retriever import is_given
 from steprag.types import Passage, State
 
@@ -27,6 +28,27 @@ _UNSPACED = (
 """Scripts that put no space between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 _SMALL_WORDS = frozenset(("a", "an", "the", "of", "in", "and", "or", "to", "is", "it"))
+_OPENER = re.compile(
+    "what|which|who|whom|whose|when|where|why|how|is|are|was|were|does|do|did|can|could|in|on|at|by|for|to|from|of|and|"
+    "the|a|an|it|its|he|she|they|his|her|their|this|that|these|those|there|some|if|as|with|have|has|had|will|would|"
+    "should|tell|name|give|show|list|explain|describe|compare|please|many|much|me|my|your"
+)
+"""Words that ask, and that questions begin with."""
+NAMED = 32
+"""Words of a question that are looked for."""
+ASKED = 3
+"""One in so many of the names that a question says must stand in the passages that were read."""
+NOT_FOUND = "Not found in these documents"
+"""How every answer begins that nothing supports; what it says is a guess."""
+GUESS = "The model's guess:"
+LACKING = {
+    "nothing": "the searches found nothing",
+    "score": "the first search found no passage that is like the question",
+    "words": "no passage that was read holds a word of it",
+    "question": "the passages that hold it do not speak of what was asked",
+    "evidence": "nothing in the passages that were read answers the question",
+}
+"""Why an answer counts as not found (`Support.lacks`), and what that means."""
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])")
 
 
@@ -87,21 +109,69 @@ class Support:
     on: bool = True
     least: float | None = None
 
-    def lacks(self, state: State) -> str | None:
-        """Why an episode's answer does not count: "words" where none of them stands in a passage that was read, "score"
-        where the first search found nothing like what was asked; else None. One that did not search is not judged.
+    def lacks(self, state: State, searched: bool = False) -> str | None:
+        """Why an episode's answer does not count, a reason of LACKING; else None. `searched`: a search was made, though
+        it may have found nothing. An episode that did not search is not judged.
         """
+        if self.on and _kept_nothing(state):
+            return "evidence"
         found = [*state.earlier, state.passages]
         first = next((row for row in found if row), ())
         if not self.on or not first:
-            return None
+            return "nothing" if self.on and searched else None
         scores = [passage.score for passage in first if passage.score is not None]
         given = any(is_given(passage.id) for passage in first)  # their scores are ranks
         if self.least is not None and scores and max(scores) < self.least and not given:
             return "score"
-        said = _telling(state.steps[-1].content)
-        read = {word for row in found for one in row for word in _Text(f"{one.title}\n{one.text}").words}
-        return "words" if said and read.isdisjoint(said) else None
+        texts = [*{one.id: f"{one.title}\n{one.text[:COMPARED]}" for row in found for one in row}.values()]
+        read, said = [{*_Text(text).words} for text in texts], _telling(state.steps[-1].content)
+        holding = [place for place, words in enumerate(read) if not (said and words.isdisjoint(said))]
+        if not holding:
+            return "words"
+        once = sum(map(bool, found)) == 1  # of several searches any may have led to the answer
+        return None if _meets(state.question, texts, read, holding if once else []) else "question"
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What an episode's answer rests on: every passage that a search found, and what `Support.lacks` says. `cites`:
+    whether the agent keeps evidence; `judged`: whether support was looked for.
+    """
+
+    found: tuple[Citation, ...]
+    cites: bool
+    lacks: str | None
+    judged: bool
+
+    @property
+    def sources(self) -> list[Passage]:
+        """The passages that the evidence stands in; all that were found, where the agent keeps no evidence."""
+        return [one.passage for one in self.found if one.cited or not self.cites]
+
+    @property
+    def told(self) -> dict[str, str | None]:
+        """The field `lacks` of JSON: null where passages support the answer, absent where nobody judged."""
+        return {"lacks": self.lacks} if self.judged else {}
+
+
+def grounds_of(state: State, environment: Environment, support: Support) -> Grounds:
+    """What the answer that `state` ends with rests on."""
+    grammar = environment.profile.grammar
+    searched = environment.profile.words.search_first or any(grammar.action(s.action).retrieves for s in state.steps)
+    lacks = support.lacks(state, searched)
+    return Grounds(citations(state, grammar.evidence), bool(grammar.evidence), lacks, support.on and searched)
+
+
+def headed(answer: str, lacks: str | None) -> str:
+    """An answer as people read it: one that nothing supports is a guess, and stands behind these words."""
+    return f"{NOT_FOUND}. {GUESS} {answer}" if lacks else answer
+
+
+def _kept_nothing(state: State) -> bool:
+    """Whether each step behind a search, or the last one before the answer, says that there is no evidence."""
+    before = state.steps[:-1]
+    made = [step for step, found in zip(before, state.earlier, strict=False) if found] or before[-1:]
+    return bool(made) and all(step.content.rstrip(".").lower() == "none" for step in made)
 
 
 def _telling(answer: str) -> set[str]:
@@ -113,6 +183,56 @@ def _telling(answer: str) -> set[str]:
         return set()
     telling = {word.lower() for word in words if len(word) > 3 or not word.islower()}
     return telling or {word.lower() for word in words}
+
+
+def _meets(question: str, texts: Sequence[str], read: Sequence[set[str]], holding: Sequence[int]) -> bool:
+    """Whether passages speak of what was asked: one in ASKED of its words stands in any, and a name in one of
+    `holding`, which hold the answer, or in one that shares a name with these. `read`: the words of the texts.
+    """
+    asked = _asked(question)
+    met = [[_stands(word, words) for word in asked] for words in read]
+    if not asked or sum(map(any, zip(*met, strict=True))) * ASKED < len(asked):
+        return not asked
+    if not holding or asked[0].islower():
+        return True
+    about = [_names(text) for text, here in zip(texts, met, strict=True) if any(here)]
+    names = {name.lower() for each in about for name in each}
+    return any(any(met[place]) or not names.isdisjoint(read[place]) for place in holding)
+
+
+def _asked(question: str) -> list[str]:
+    """What a question asks about, as it is written: its names and numbers; else its long words in small letters, where
+    it has several: a passage may have another word for a single one.
+    """
+    words = [word.lower() for word in _content(question[:COMPARED]) if len(word) > 3]
+    return (_names(question[:COMPARED]) or (words if len(words) > 1 else []))[:NAMED]
+
+
+def _names(text: str) -> list[str]:
+    """The names and numbers of a text."""
+    return [word for word in _content(text) if not word.islower() and (len(word) > 2 or word.isdigit())]
+
+
+def _content(text: str) -> list[str]:
+    return [word for match in _WORD.finditer(text) if not _OPENER.fullmatch((word := match.group()).lower())]
+
+
+def _stands(word: str, words: set[str]) -> bool:
+    """Whether a word stands among others in small letters, another ending or a slip of spelling apart."""
+    word = word.lower()
+    if word in words or len(word) < 4 or word.isdigit():
+        return word in words
+    return any(one.startswith(word) or (len(one) > 3 and word.startswith(one)) or _slip(word, one) for one in words)
+
+
+def _slip(word: str, other: str) -> bool:
+    """Whether two words of five letters or more differ by one letter, or by two that changed places."""
+    if min(len(word), len(other)) < 5 or abs(len(word) - len(other)) > 1 or other.isdigit():
+        return False
+    start = next((n for n, (one, two) in enumerate(zip(word, other, strict=False)) if one != two), len(word))
+    rest, others = word[start:], other[start:]
+    swapped = rest[:2] == others[1::-1] and rest[2:] == others[2:]
+    return swapped or rest[1:] in (others, others[1:]) or rest == others[1:]
 
 
 class _Text:
