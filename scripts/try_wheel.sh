@@ -7,7 +7,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 to=${1:-$root/runs/wheel}
 mkdir -p "$to" && to=$(cd "$to" && pwd)
 place=$(mktemp -d)
-trap 'rm -rf "$place"' EXIT
+trap 'rm -rf "$place" "$root/build"' EXIT
 "${PYTHON:-python3}" -m venv "$place/venv"
 pip() { "$place/venv/bin/python" -m pip --disable-pip-version-check "$@"; }
 

@@ -213,7 +213,7 @@ def test_the_wheel_answers_in_a_bare_environment(tmp_path: Path) -> None:
     """Three commands to an answer, and every command of SKILL.md. Needs the network."""
     tried = run("bash", "scripts/try_wheel.sh", str(tmp_path))
     assert tried.returncode == 0, tried.stdout[-2000:] + tried.stderr[-2000:]
-    assert "lek" in tried.stdout
+    assert "\n9\nsource 1: " in tried.stdout
     assert "Thirty days" in tried.stdout
 
 

@@ -81,7 +81,7 @@ HELP: dict[str, tuple[str, tuple[str, str]]] = {
     "serve": ("index out config model adapter base_url host port mode on seconds", (
         "--port 8300", "runs/mine --model gpt-4o --engine openai --base_url https://api.openai.com/v1")),
     "ask": ("index config model adapter base_url profile depth", (
-        "'Which currency is used in Albania?'", "--model runs/dpo 'Which currency is used in Albania?'")),
+        "'In which year was promethium discovered?'", "'How do I reset it?' --index runs/files --model runs/dpo")),
     "score lengths": ("", ("runs/pairs --tokenizer smollm2-135m-instruct --max_length 1024",
                            "steprag/atlas/train.jsonl --out runs/lengths")),
     "score judge": ("", ("runs/infer-atlas --model gpt-4o --engine openai --usd 1",
