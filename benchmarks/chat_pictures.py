@@ -19,7 +19,7 @@ from tests.test_chat_real import TOKEN, service
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-QUESTION = "What do people pay with in the nation with Algiers as its capital?"
+QUESTION = "How many provinces does the leading producer of platinum have?"
 MODEL_SECONDS = 300
 NARROW = {"width": 390, "height": 760}
 SMALL = {"width": 900, "height": 720}
