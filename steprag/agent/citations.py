@@ -40,7 +40,7 @@ ASKED = 3
 """One in so many of the names that a question says must stand in the passages that were read."""
 NOT_FOUND = "Not found in these documents"
 """How every answer begins that nothing supports; what it says is a guess."""
-GUESS = "The model's guess:"
+GUESS = "A guess:"
 LACKING = {
     "nothing": "the searches found nothing",
     "score": "the first search found no passage that is like the question",
