@@ -131,6 +131,7 @@ def test_an_answer_that_nothing_supports_is_told(said: str, least: float | None,
     assert Support(least=least).lacks(State("?", steps, (), (found,))) == why
     assert Support(on=False, least=least).lacks(State("?", steps, (), (found,))) is None
     assert Support(least=least).lacks(State("?", steps[-1:])) is None  # it did not search
+    assert Support(least=least).lacks(State("?", (), found), searched=True) is None  # its first step was refused
 
 
 def test_conversations_are_named_searched_exported_and_their_names_kept(tmp_path: Path) -> None:

@@ -156,6 +156,25 @@ def test_the_first_pronoun_stands_for_a_name_of_the_last_exchange(asked: str, ch
     assert rewritings(PERU, asked) == chosen
 
 
+@pytest.mark.parametrize(("question", "answer", "asked", "chosen"), [
+    ("Which currency is used in the country whose capital is Lima?", "Peruvian sol", "and its population?", []),
+    ("How many provinces does the leading producer of platinum have?", "9", "and its population?", []),
+    ("What do people pay with in the nation with Algiers as its capital?", "dinar", "Who leads it?", []),
+    ("Which currency is used in Algeria?", "Algerian dinar", "and its population?", ["and Algeria's population?"]),
+    ("In which year was radium discovered?", "1898", "What is its symbol?", ["What is radium's symbol?"]),
+    ("Which country leads the production of the element discovered by Hennig Brand?", "China", "and its capital?",
+     ["and China's capital?"]),
+    ("Who discovered radium?", "Marie Curie", "Where was she born?", ["Where was Marie Curie born?"]),
+    ("Who discovered radium?", "Marie Curie", "What is its symbol?", []),
+    ("hello, who are you?", "I am StepRAG, a search agent. Ask me a question.", "and its capital?", []),
+    ("Is Lima the capital of Peru?", "yes", "How old is it?", ["How old is Peru?", "How old is Lima?"]),
+])  # fmt: skip
+def test_a_pronoun_stands_for_nothing_that_has_no_name(
+    question: str, answer: str, asked: str, chosen: list[str]
+) -> None:
+    assert [*rewritings([(question, answer)], asked)] == chosen
+
+
 def test_names_are_what_is_asked_about_and_words_in_capitals() -> None:
     assert [*names("What is the Chinese yuan?")][0] == "the Chinese yuan"
     assert "Fort Smith, Arkansas" in [*names("The city of Fort Smith, Arkansas has an airport.")]

@@ -526,7 +526,7 @@ def test_titles_tags_and_follow_ups_cost_no_turn_and_no_call(task: str) -> None:
 ])  # fmt: skip
 def test_a_question_is_found_in_tasks_of_a_person_s_own_and_behind_documents(text: str, asked: str | None) -> None:
     with chat(working()) as served:
-        assert completed(served, text)["choices"][0]["message"]["content"] == "lek"
+        assert completed(served, text)["choices"][0]["message"]["content"].endswith("lek")  # or a guess
         (row,) = served.client.get("/api/conversations").json()["conversations"]
     assert row["title"] == " ".join((asked or text).split())
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
+from steprag.agent.talk import kinds_of
 from steprag.policy.open import Model
 from steprag.policy.protocols import Policy
 from steprag.records.yaml_files import read_yaml
@@ -38,6 +39,20 @@ _NAME = re.compile(rf"{_WORD}(?:(?:,? (?:(?:{_LINK}) )*)(?:{_WORD}|\d+))*")
 _BEFORE = "is|are|was|were|of|about|by|in|to|on|for|called"
 _LEAD = re.compile(rf"\b(?:{_BEFORE})\b")
 """Words before what a question asks about."""
+_DONE_TO = re.compile(r"\b(?:is|are|was|were) ([^?]{1,80}) (?:[a-z]{2,20}ed|born|built|found|known|made|written)$")
+"""What a question in the passive asks about: "In which year was radium discovered"."""
+_AUXILIARY = "do|does|did|can|could|is|are|was|were"
+_ASKS_WHO_DOES = re.compile(rf"(?:which|what) (?!(?:{_AUXILIARY})\b)|who\b", re.IGNORECASE)
+_ASKS_OTHERS = re.compile(r"\b(?:do|does|did|can|could|(?:is|are|was|were) (?:\S{1,40} ){0,4}?[a-z]{2,20}(?:ed|en))\b")
+"""A question that begins as the first and holds no second is about its answer: "Which country borders Chile?"."""
+_DESCRIBED = re.compile(
+    r"\b(?:the|a|an) (?:[\w-]{1,30} ){1,3}?(?:whose|that|which|who|where|with|[a-z]{2,20}ed (?:by|in))\b|"
+    r"\b(?:do|does|did) (?:the|a|an) (?:[\w-]{1,30} ){1,3}?of\b", re.IGNORECASE
+)  # fmt: skip
+"""What a question means and does not name: "the country whose capital is Lima". A pronoun may stand for it."""
+_BARE = re.compile(r"(?:(?:and|but|what about|how about)\b[ ,]*)?(?:its|his|her|their)\b", re.IGNORECASE)
+"""A question without a verb, "And its currency?": it asks the same thing for something else."""
+_NO_NAME = re.compile(r"[\W\d_]*|i|me|you|yes|no|none|unknown", re.IGNORECASE)
 READ = 4_000
 """Characters of an earlier question or answer in which names are looked for, from its end."""
 _FIRST = re.compile("Since|Until|Before|After|During|Through|Into|Under|Over|Among|Between")
@@ -129,16 +144,31 @@ def _words() -> dict[str, str]:
 
 
 def rewritings(history: Sequence[Exchange], asked: str) -> tuple[str, ...]:
-    """`asked` with its first pronoun replaced by each name of the last exchange that has names; none if `asked` has no
-    pronoun, or has a name before the pronoun, which the pronoun may mean.
+    """`asked` with its first pronoun replaced by each name of the last exchange that it may mean; none if `asked` has
+    no pronoun, or has a name before the pronoun, which the pronoun may mean. Talk names nothing.
     """
     pronoun = _PRONOUN.search(asked)
     if pronoun is None or any(_stands_for(name) for name in _capitals(asked[: pronoun.start()])):
         return ()
     for question, answer in reversed(history):
-        if found := dict.fromkeys([*names(question), *names(answer)]):
+        if not kinds_of(question) and {*names(question), *names(answer)}:
+            found = _meant(question.strip(), answer, asked, pronoun[1].lower())
             return tuple(dict.fromkeys(_put(asked, name) for name in found))[:MOST]
     return ()
+
+
+def _meant(question: str, answer: str, asked: str, pronoun: str) -> Sequence[str]:
+    """What a pronoun may stand for after an exchange; nothing where it may stand for what has no name there."""
+    answers = [*names(answer)]
+    who = question[:3].lower() == "who"
+    if who and pronoun in ("it", "its"):
+        answers = []
+    elif answers and _ASKS_WHO_DOES.match(question) and (who or not _ASKS_OTHERS.search(question)):
+        return answers
+    if _DESCRIBED.search(question):
+        return ()
+    named = [*names(question)]
+    return named[:1] if _BARE.match(asked.strip()) else [*named, *answers]
 
 
 def _stands_for(name: str) -> bool:
@@ -149,16 +179,18 @@ def _stands_for(name: str) -> bool:
 def names(text: str) -> Iterator[str]:
     """The names that a text says, what it asks about first."""
     text = text[-READ:].strip()
-    if topic := _topic(text):
-        yield topic
-    yield from _capitals(text)
-    if len(text.split()) <= 4 and not text.endswith("?"):  # an answer may be a name in small letters
-        yield text.rstrip(".")
+    topic = _topic(text)
+    if len(text.split()) <= 4 and not text.endswith(("?", ".", "!")):  # an answer may be a name in small letters
+        topic = text
+    found = [topic, *([] if topic == text else _capitals(text))]
+    yield from (name for name in found if not _NO_NAME.fullmatch(name))
 
 
 def _topic(text: str) -> str:
     """What a question ends with: "What is the Chinese yuan?", "Which currency is used in Peru?"; else nothing."""
     *_, last = ["", *text.removesuffix("?").split("?")] if text.endswith("?") else [""]
+    if done := _DONE_TO.search(last):
+        return done[1]
     ends = [lead.end() for lead in _LEAD.finditer(last)]
     topic = last[ends[-1] :] if ends else ""
     return topic.strip() if topic[:1].isspace() else ""

@@ -40,7 +40,7 @@ ASKED = 3
 """One in so many of the names that a question says must stand in the passages that were read."""
 NOT_FOUND = "Not found in these documents"
 """How every answer begins that nothing supports; what it says is a guess."""
-GUESS = "The model's guess:"
+GUESS = "A guess:"
 LACKING = {
     "nothing": "the searches found nothing",
     "score": "the first search found no passage that is like the question",
@@ -111,14 +111,16 @@ class Support:
 
     def lacks(self, state: State, searched: bool = False) -> str | None:
         """Why an episode's answer does not count, a reason of LACKING; else None. `searched`: a search was made, though
-        it may have found nothing. An episode that did not search is not judged.
+        it may have found nothing. An episode that did not search, or ended before its first step, is not judged.
         """
-        if self.on and _kept_nothing(state):
+        if not self.on or not state.steps:
+            return None
+        if _kept_nothing(state):
             return "evidence"
         found = [*state.earlier, state.passages]
         first = next((row for row in found if row), ())
-        if not self.on or not first:
-            return "nothing" if self.on and searched else None
+        if not first:
+            return "nothing" if searched else None
         scores = [passage.score for passage in first if passage.score is not None]
         given = any(is_given(passage.id) for passage in first)  # their scores are ranks
         if self.least is not None and scores and max(scores) < self.least and not given:

@@ -65,7 +65,7 @@ class Grammar(Notation):
             raise StepFormatError("empty", f"no text{beside}")
         if CONTROL_TOKEN.search(text):
             raise StepFormatError("control_token", text)
-        if unit := degenerate(text):
+        if completion.finish != "written" and (unit := degenerate(text)):
             raise StepFormatError("degenerate", f"{quoted(unit)} again and again")
         if self.free:
             return Step(allowed[0], text, text.strip())

@@ -96,7 +96,7 @@ class Reader:
         else:
             action, said = next((one for one in actions if one.terminal), actions[0]), await self._answer(state)
         text = action.head + action.tail(neutralise(said).replace("<", "‹"))
-        return Sample((Completion(text, "stop"),), Usage())
+        return Sample((Completion(text, "written"),), Usage())
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         """Raises ConfigError: it answers, and writes nothing else."""

@@ -16,7 +16,7 @@ export function Answer({ turn }) {
   const places = chipsOf(turn);
   const toggle = (n) => setOpen(new Set(open.has(n) ? [...open].filter((one) => one !== n) : [...open, n]));
   if (turn.answer.lacks) return html`<${Guess} turn=${turn} read=${known.length} />`;
-  return html`<section class="answer" aria-label="Answer">
+  return html`<div class="answer" role="group" aria-label="Answer">
     <p class="answer-text">${turn.answer.content}
       ${cited.map(({ n }) => html` <button key=${n} type="button" class="cite" aria-expanded=${open.has(n)}
         aria-controls=${`${id}-${n}`} aria-label=${`Source ${places.get(n)}: ${passages.get(n).title || passages.get(n).id}`}
@@ -29,16 +29,16 @@ export function Answer({ turn }) {
     </ul>`}
     <p class="grounds quiet">${grounds(turn, known.length, cited.length)}
       ${turn.answer.extractive && " Sentences as they stand in the documents: no language model read them."}</p>
-  </section>`;
+  </div>`;
 }
 
 /** An answer that nothing supports: no finding, but a guess. */
 function Guess({ turn, read }) {
-  return html`<section class="answer lacking" aria-label="Answer">
+  return html`<div class="answer lacking" role="group" aria-label="Answer">
     <p class="answer-text">${NOT_FOUND}</p>
-    <p class="guess">The model's guess: ${turn.answer.content}</p>
+    <p class="guess">A guess: ${turn.answer.content}</p>
     <p class="grounds quiet">${sentence(LACKING[turn.answer.lacks] ?? "")} ${count(read, "passage")} read.</p>
-  </section>`;
+  </div>`;
 }
 
 function Source({ id, turn, source, place, item, open, toggle }) {

@@ -1,4 +1,4 @@
-// Files that are asked about beside the index: the button that adds them, dropping them anywhere, and their list.
+// Files that are asked about before the index: the button that adds them, dropping them anywhere, and their list.
 import { documentAt, fileAt } from "./api.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 import { IconButton } from "./icons.js";

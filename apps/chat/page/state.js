@@ -100,7 +100,7 @@ function announcement(turn, event, before) {
     case "passages":
       return `${before} (${count(event.items.length, "passage")} found)`.trim();
     case "answer":
-      return event.lacks ? `${NOT_FOUND}. The model's guess: ${event.content}` : `Answer: ${event.content}`;
+      return event.lacks ? `${NOT_FOUND}. A guess: ${event.content}` : `Answer: ${event.content}`;
     case "turn.finished":
       return event.finish === "answer" ? null : `No answer: the last step was refused, ${refusalWords(event.finish)}.`;
     case "turn.failed":

@@ -16,7 +16,7 @@ export function Welcome({ info, mode, controller }) {
     </p>
     ${info.about && html`<p class="about">${info.about}</p>`}
     ${info.files && html`<p class="about">Drop files of your own anywhere on this page, or take the paper clip below: the agent
-      searches them beside the index.</p>`}
+      searches them first, then the index.</p>`}
     <ol class="how">
       ${STEPS.map(([action, words]) => html`<li key=${action} data-action=${action}>
         <b>${actionName(action)}</b> <span>${words}</span>

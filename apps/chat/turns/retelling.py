@@ -124,7 +124,7 @@ async def fork_request(
         raise ApiError(422, "wrong_action", f"here may stand {' or '.join(allowed)}, not {action}", param="action")
     written = as_step_text(environment.profile.grammar, action or _action_at(parent, place) or allowed[0], text)
     try:
-        step = environment.parse(state, Completion(written, "stop"))
+        step = environment.parse(state, Completion(written, "written"))
     except StepFormatError as error:
         raise ApiError(422, error.reason, f"this is no step that may stand here: {error}", param="text") from None
     return TurnRequest(turn_id, parent.conversation, parent.asked, parent.mode, time.time(), question=parent.question,
