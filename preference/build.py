@@ -27,6 +27,7 @@ from steprag.agent.profiles import check_follows, grammar_of
 from steprag.agent.retriever import PLACES
 from steprag.batch.tree_results import said_by, trees_file
 from steprag.config.load import PREFIX, add_options, config_from, parse_arguments
+from steprag.config.recipes import out_beside
 from steprag.console.progress import say, say_next
 from steprag.errors import PART_DONE, ConfigError, counted
 from steprag.records.jsonl import file_hash, from_dict, line_hash, parse_line, read_lines
@@ -50,7 +51,7 @@ def main(argv: list[str]) -> int:
         "--trees", required=True, nargs="+", metavar="RUN",
         help="run folders of steprag generate, or files like trees.jsonl: all rounds or parts that make one data set",
     )  # fmt: skip
-    parser.add_argument("--out", metavar="DIR", help="where the pairs go [RUN/pairs, of the first]")
+    parser.add_argument("--out", metavar="DIR", help="where the pairs go [RUN/pairs of the first, or runs/pairs-FILE]")
     parser.add_argument(
         "--index", metavar="INDEX",
         help=f"{PLACES}: chained match also asks it for question and golden answer, once a question",
@@ -62,7 +63,7 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(parser, argv)
     config = config_from(PairsStageConfig, arguments)
     trees = [trees_file(given) for given in arguments.trees]
-    out = Path(arguments.out) if arguments.out else trees[0].parent / "pairs"
+    out = out_beside(arguments, trees[0], "pairs")
     made = build(config, trees, out, arguments.index, arguments.overwrite)
     push_if_asked(arguments, out)
     return 0 if made else PART_DONE
