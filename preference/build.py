@@ -140,7 +140,8 @@ def _check_bound(unpaid_from: int | None, sources: list[dict[str, Any]]) -> None
 
 def _why_none(label: str, idle: Counter[str]) -> str:
     """Why no pair came of so many trees, by what kept them from any (`_add`)."""
-    said = [f"label {label} {why} in {count} of {sum(idle.values())} trees" for why, count in idle.items() if why]
+    trees = counted(sum(idle.values()), "tree")
+    said = [f"label {label} {why} in {count} of {trees}" for why, count in idle.items() if why]
     said += ["the rules above say what was dropped: search more questions, sample warmer, or lower --pairs.margin"]
     return "; ".join(said if idle[""] else said[:-1])
 
@@ -220,10 +221,10 @@ def _add(
     }  # fmt: skip
     for product in config.products:
         folder.add(tree.question, made[product](), 0 if right else folder.counts["unsolved"])
-    worths = [{reward.value for reward, _ in rated} for _, rated in prompts(tree, estimates)]
-    if not worths:
-        return "gave only None"
-    return "" if any(len(each) > 1 for each in worths) else "gave siblings equal worth"
+    worths = [[reward.value for reward, _ in rated] for _, rated in prompts(tree, estimates)]
+    if not any(len(each) > 1 for each in worths):
+        return "gave no two siblings a worth" if worths else "gave only None"
+    return "" if any(len({*each}) > 1 for each in worths) else "gave siblings equal worth"
 
 
 def _label_name(facts: Facts, config: PairsStageConfig) -> str:

@@ -272,7 +272,8 @@ def test_every_recipe_loads_and_differs_from_the_defaults(path: Path) -> None:
             assert prompt.keys() - {"gold", *MORE} == {"system", "user"}
         return
     if path.parent.name == "chat":  # patterns of talk; the rewriter's words
-        assert path.stem in ("route", "replies") or yaml.safe_load(path.read_text()).keys() == {"system", "choose", "turn", "user"}
+        keys = yaml.safe_load(path.read_text()).keys()
+        assert path.stem in ("route", "replies") or keys == {"system", "choose", "turn", "user"}
         return
     if path.parent.name == "questions":
         assert yaml.safe_load(path.read_text()).keys() == {"write", "one", "bridge", "read"}
@@ -341,6 +342,7 @@ def test_every_command_explains_itself_and_the_core_loads_without_an_engine() ->
     ("serve --share", "unknown option '--share'; did you mean '--host'?"),
     ("serve --xyzzy 1", "unknown option '--xyzzy'; steprag serve --help-all lists the options"),
     ("search Tirana", "unknown command 'search Tirana'; did you mean 'index search'?"),
+    ("Who leads it?", "a question needs a command: steprag ask 'Who leads it?'"),
     ("frobnicate", "unknown command 'frobnicate'; steprag --help-all lists the commands"),
     ("ask Who leads --index x it", "one QUESTION, not 3 words; put it in quotes: steprag ask 'Who leads it'"),
     ("doctor me", "steprag doctor: 'me' is not expected"),
