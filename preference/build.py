@@ -27,6 +27,7 @@ from steprag.agent.profiles import check_follows, grammar_of
 from steprag.agent.retriever import PLACES
 from steprag.batch.tree_results import said_by, trees_file
 from steprag.config.load import PREFIX, add_options, config_from, parse_arguments
+from steprag.config.recipes import out_beside
 from steprag.console.progress import say, say_next
 from steprag.errors import PART_DONE, ConfigError, counted
 from steprag.records.jsonl import file_hash, from_dict, line_hash, parse_line, read_lines
@@ -50,7 +51,7 @@ def main(argv: list[str]) -> int:
         "--trees", required=True, nargs="+", metavar="RUN",
         help="run folders of steprag generate, or files like trees.jsonl: all rounds or parts that make one data set",
     )  # fmt: skip
-    parser.add_argument("--out", metavar="DIR", help="where the pairs go [RUN/pairs, of the first]")
+    parser.add_argument("--out", metavar="DIR", help="where the pairs go [RUN/pairs of the first, or runs/pairs-FILE]")
     parser.add_argument(
         "--index", metavar="INDEX",
         help=f"{PLACES}: chained match also asks it for question and golden answer, once a question",
@@ -62,7 +63,7 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(parser, argv)
     config = config_from(PairsStageConfig, arguments)
     trees = [trees_file(given) for given in arguments.trees]
-    out = Path(arguments.out) if arguments.out else trees[0].parent / "pairs"
+    out = out_beside(arguments, trees[0], "pairs")
     made = build(config, trees, out, arguments.index, arguments.overwrite)
     push_if_asked(arguments, out)
     return 0 if made else PART_DONE
@@ -139,7 +140,8 @@ def _check_bound(unpaid_from: int | None, sources: list[dict[str, Any]]) -> None
 
 def _why_none(label: str, idle: Counter[str]) -> str:
     """Why no pair came of so many trees, by what kept them from any (`_add`)."""
-    said = [f"label {label} {why} in {count} of {sum(idle.values())} trees" for why, count in idle.items() if why]
+    trees = counted(sum(idle.values()), "tree")
+    said = [f"label {label} {why} in {count} of {trees}" for why, count in idle.items() if why]
     said += ["the rules above say what was dropped: search more questions, sample warmer, or lower --pairs.margin"]
     return "; ".join(said if idle[""] else said[:-1])
 
@@ -219,10 +221,10 @@ def _add(
     }  # fmt: skip
     for product in config.products:
         folder.add(tree.question, made[product](), 0 if right else folder.counts["unsolved"])
-    worths = [{reward.value for reward, _ in rated} for _, rated in prompts(tree, estimates)]
-    if not worths:
-        return "gave only None"
-    return "" if any(len(each) > 1 for each in worths) else "gave siblings equal worth"
+    worths = [[reward.value for reward, _ in rated] for _, rated in prompts(tree, estimates)]
+    if not any(len(each) > 1 for each in worths):
+        return "gave no two siblings a worth" if worths else "gave only None"
+    return "" if any(len({*each}) > 1 for each in worths) else "gave siblings equal worth"
 
 
 def _label_name(facts: Facts, config: PairsStageConfig) -> str:

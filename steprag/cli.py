@@ -95,8 +95,8 @@ def run(table: CommandTable, argv: list[str]) -> int:
 
 def _unknown(table: CommandTable, argv: list[str]) -> ConfigError:
     """The error for words that are no command: the command that is meant, or where commands are listed."""
-    if " " in argv[0]:
-        return ConfigError(f"a question needs a command: steprag ask {shlex.quote(argv[0])}")
+    if " " in argv[0] or argv[-1].endswith("?"):
+        return ConfigError(f"a question needs a command: steprag ask {shlex.quote(' '.join(argv))}")
     wanted = " ".join(word for word in argv[:2] if not word.startswith("-"))
     group = [command.words for command in _of(table, argv[0])]
     known = group or [*(command.words for command in table.commands), *table.nouns]

@@ -75,7 +75,7 @@ def shortened(text: str, most: int) -> str:
 
 def counted(count: float, unit: str) -> str:
     """An amount with its unit, in the plural unless it is one: "1 tree", "1,200 trees"."""
-    return f"{count:,.10g} {unit}{'' if count == 1 else 'es' if unit.endswith('s') else 's'}"
+    return f"{count:,.10g} {unit}{'' if count == 1 else 'es' if unit.endswith(('s', 'ch')) else 's'}"
 
 
 class StepragError(Exception):

@@ -114,6 +114,7 @@ def test_a_passage_is_about_its_heading_without_file_and_page(title: str, headin
     ("Tickets cost 12 euros, but the fee stays at 35 pounds.", {"At what sum does the fee stay": "35 pounds"}),
     ("Ted Marlow will repair the gate by Friday.", {"Who will repair the gate by Friday": "Ted Marlow"}),
     ("The team closed 23 tickets.", {"How many tickets were closed by the team": "23"}),
+    ("Divers removed 40 tonnes of scrap from the harbour.", {"How many tonnes of scrap were removed by divers": "40"}),
     ("The VPN is called Burrow.", {"What is the VPN called": "Burrow"}),
     ("Put a request into Tidewater 14 days ahead.", {
         'What is missing, according to "Leave": "Put a request into Tidewater ___ days ahead"': "14"}),
@@ -318,7 +319,7 @@ def test_documents_that_give_orders_are_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("said", "options"), [
-    ("1 documents cannot be split into train, test, whole documents apart", ("--dev", "0")),
+    ("1 document cannot be split into train, test, whole documents apart", ("--dev", "0")),
     ("too few questions: 0 to train on, 0 to test on (--least 8). Of 8 ways through 2 documents, 8: the passages gave "
      "no question, or the reply could not be read. Give more files, or a model to write them (--base_url, --model)",
      ("--dev", "0", "--writer", "templates")),

@@ -652,6 +652,7 @@ def plain(tree, grammar): return [0.5] * len(tree.nodes)
 def endless(tree, grammar): return [Estimate(float("inf"), None, "x")] * len(tree.nodes)
 def slip(tree, grammar): return [Estimate(1 / node.depth, None, "x") for node in tree.nodes]
 def silent(tree, grammar): return [None] * len(tree.nodes)
+def one(tree, grammar): return [Estimate(1.0, None, "x") if node.id == 1 else None for node in tree.nodes]
 def level(tree, grammar): return [Estimate(1 / (1 + node.depth), None, "x") for node in tree.nodes]
 def quick(tree, grammar):
     # the best answer below each step, less a tenth for every step on the way to it
@@ -683,7 +684,7 @@ def test_a_reward_of_ones_own_labels_the_steps(
     assert len(read_manifest("longer")["identity"]["label"]["code"]) == 16
     grown = next(read_records(Path("trees.jsonl"), Tree))
     for function, told in {
-        "few": f"returned 1 values for a tree of {len(grown.nodes)} nodes; return a list with a steprag.Estimate",
+        "few": f"returned 1 value for a tree of {len(grown.nodes)} nodes; return a list with a steprag.Estimate",
         "nothing": "own_labels:nothing returned a NoneType for a tree",
         "plain": "own_labels:plain says 0.5 of node 0; return a steprag.Estimate of a finite",
         "slip": "own_labels:slip failed: ZeroDivisionError: division by zero (",
@@ -693,7 +694,8 @@ def test_a_reward_of_ones_own_labels_the_steps(
         said = capsys.readouterr().err
         assert told in said
         assert said.count("\n") == 1
-    made = {"silent": "gave only None in 1 of 1 trees", "level": "gave siblings equal worth in 1 of 1 trees"}
+    made = {"silent": "gave only None in 1 of 1 tree", "level": "gave siblings equal worth in 1 of 1 tree",
+            "one": "gave no two siblings a worth in 1 of 1 tree"}  # fmt: skip
     for function, told in {**made, "quick": "next: steprag train quick"}.items():
         assert paired(function) == 0
         assert told in capsys.readouterr().err

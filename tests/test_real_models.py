@@ -76,7 +76,8 @@ def test_the_demo_leaves_runs_that_every_command_reads(tmp_path: Path, capsys: p
 def test_the_question_of_the_readme_is_one_of_the_world() -> None:
     """Its steps are really what a search finds, and only the later answer is right."""
     asked = next(one for one in TEST.questions(1000, name="test") if f'"{one.question}"' in README)
-    rows = [re.findall(r"[^|*]+", row) for row in re.findall(r"^\| (?:before|after) training (.*)$", README, re.MULTILINE)]
+    told = re.findall(r"^\| (?:before|after) training (.*)$", README, re.MULTILINE)
+    rows = [re.findall(r"[^|*]+", row) for row in told]
     steps = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert [row[-1] == asked.golden_answers[0] for row in steps] == [False, True]
     for *searches, _ in steps:

@@ -11,7 +11,7 @@ import numpy as np
 
 from steprag.config.load import parse_arguments
 from steprag.console.plots import can_draw, new_figure, save_png
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.engines.models import resolve_model
 from steprag.engines.templates import NotEncoded
 from steprag.errors import ConfigError
@@ -49,6 +49,8 @@ def main(argv: list[str]) -> int:
         write_json(Path(given.out, "lengths.json"), {"unit": unit, "files": told})
         if can_draw():
             draw(found, unit, given.max_length, Path(given.out, "lengths.png"))
+    first = Path(next(iter(found)))
+    say_next(*(("plan", first) if "question" in found[str(first)] else ("train", first.parent)))
     return 0
 
 

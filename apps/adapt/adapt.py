@@ -192,7 +192,7 @@ class Adaptation:
             yield stage(out, "train", *fast(), *below, config=recipe, pairs=self.out / "pairs")
             below = ["--model" if _recipe("training", recipe).get("finetuning") == "full" else "--adapter", str(out)]
         if not below:
-            found = ", ".join(f"{self.learnt.get(rows, 0)} rows for {kind}" for kind, rows in ROWS.items())
+            found = ", ".join(f"{counted(self.learnt.get(rows, 0), 'row')} for {kind}" for kind, rows in ROWS.items())
             say(f"adapt: the trees gave too little to learn from ({found}; --least {self.config.least}); ask for more "
                 "--questions, or give a stronger policy (--base_url, --model)")  # fmt: skip
 

@@ -30,7 +30,7 @@ PRONOUNS = _set("he she it his her its")
 UNCLEAR = re.compile(
     r"\b(?:I|it|its|he|him|his|she|her|they|them|their|we|us|our|you|your|this|these|those|ones?)\b", re.IGNORECASE
 )
-ODD = re.compile(r"\b(?:also|and|or|that|then|to|who|not?|there|nobody|each|every)\b|[^\w’' -]| - ", re.IGNORECASE)
+ODD = re.compile(r"\b(?:also|and|or|that|then|to|who|not?|there|nobody|each|every)\b|[^\w’' -]|\B- ", re.IGNORECASE)
 """In a subject: it is not the sentence's, or none that a question can be asked of."""
 NUMBERS = "two three four five six seven eight nine ten eleven twelve"
 COUNTING = _set(f"both few many several some {NUMBERS}")
@@ -54,7 +54,7 @@ COUNT = re.compile(
     r"(?P<before>(?:[^\d]*? )??)(?:(?:about|around|only|nearly|at least) )?"
     rf"(?P<value>\d[\d,]*(?:\.\d+)?(?: million)?|{NUMBERS.replace(' ', '|')}) "
     rf"(?P<noun>{COUNTED}(?: {COUNTED})?)"
-    r"(?P<of> of [a-z-]+(?: [a-z-]+)?)?(?P<each> (?:a|each|per) (?:day|week|month|year|night))?"
+    rf"(?P<of> of {COUNTED}(?: {COUNTED})?)?(?P<each> (?:a|each|per) (?:day|week|month|year|night))?"
 )
 BY = re.compile(rf"(?P<before>(?!then )\w+(?:ed|en|wn|lt|de|nt|ld|un))\b.*? by (?P<value>{NAME})")
 GAP = re.compile(rf"(?<=[a-z] )(?P<value>{DATE}|\d[\d,.:]*\d|\d|{CAPITAL}(?: {CAPITAL})+)(?! ?[–&]|[\w-])")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from preference.chained import names_of
 from steprag.agent.inert import without_instructions
-from steprag.errors import ConfigError
+from steprag.errors import ConfigError, counted
 from steprag.scores.metrics import normalise
 from steprag.types import Passage
 
@@ -146,8 +146,8 @@ def _split(sizes: Mapping[str, int], shares: Mapping[str, int], seed: int) -> di
     wanted, have = {name: share for name, share in shares.items() if share}, Counter[str]()
     if len(sizes) < len(wanted):
         raise ConfigError(
-            f"{len(sizes)} documents cannot be split into {', '.join(wanted)}, whole documents apart; give more files, "
-            "or --dev 0"
+            f"{counted(len(sizes), 'document')} cannot be split into {', '.join(wanted)}, whole documents apart; give "
+            "more files, or --dev 0"
         )
     chosen: dict[str, str] = {}
     for name in sorted(sizes, key=lambda name: hashlib.sha256(f"{seed}/{name}".encode()).digest()):

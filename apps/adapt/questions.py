@@ -250,7 +250,7 @@ class QuestionMaker:
         remedy = "Run it again" if told["failed"] else "Give more files, or a model to write them (--base_url, --model)"
         return (
             f"too few questions: {train} to train on, {test} to test on (--least {self.config.least}). Of "
-            f"{told['paths']} ways through {told['documents']} documents, {why}. {remedy}"
+            f"{counted(told['paths'], 'way')} through {counted(told['documents'], 'document')}, {why}. {remedy}"
         )
 
     async def _whole(self) -> AsyncIterator[MadeQuestion]:

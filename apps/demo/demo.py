@@ -203,7 +203,7 @@ class Demo:
         runs = [read_run(self.out / name, name) for name in RUNS]
         parts, gain = {"all": runs, **groups_of(runs)}, vars(difference(runs[1], runs[0]))
         stages = {name: made(read_manifest(self.out / name)) for name in ("trees", "pairs")}
-        stages["training"] = f"{self.steps} steps of DPO"
+        stages["training"] = f"{counted(self.steps, 'step')} of DPO"
         figures: dict[str, dict[str, Share]] = {}
         for i, run in enumerate(runs):
             scores = {kind: part[i].figures["em"] for kind, part in parts.items()}

@@ -14,6 +14,7 @@ from apps.reproduce.stages import Contender, Pipeline, compare
 from steprag import atlas
 from steprag.config.recipes import RECIPES
 from steprag.engines.threads import usable_cores
+from steprag.errors import counted
 from steprag.records.jsonl import written_whole
 from steprag.runs.run import code_version, read_manifest
 from steprag.scores.stats import shown
@@ -157,15 +158,17 @@ def made(manifest: dict[str, Any]) -> str:
     counts = manifest.get("counts") or {}
     match manifest["stage"]:
         case "generate":
-            return f"{counts['trees']} trees, {counts['solved']} solved, {counts['mixed']} with answers of both kinds"
+            trees = counted(counts["trees"], "tree")
+            return f"{trees}, {counts['solved']} solved, {counts['mixed']} with answers of both kinds"
         case "pairs":
-            return f"{counts.get('pairs.train', 0)} pairs, {counts.get('sft.train', 0)} steps of episodes"
+            pairs, steps = (counts.get(f"{kind}.train", 0) for kind in ("pairs", "sft"))
+            return f"{counted(pairs, 'pair')}, {counted(steps, 'step')} of episodes"
         case "train":
             first, last = (manifest.get(f"loss_{end}", manifest.get(f"reward_{end}")) for end in ("first", "last"))
             told = "loss" if "loss_first" in manifest else "reward"
-            return f"{manifest['steps']} steps, {told} {first:.3f} to {last:.3f}"
+            return f"{counted(manifest['steps'], 'step')}, {told} {first:.3f} to {last:.3f}"
         case "infer":
-            return f"{counts['questions']} questions"
+            return counted(counts["questions"], "question")
         case _:
             return ""
 

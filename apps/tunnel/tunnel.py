@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from apps.tunnel import arms as known
 from apps.tunnel.arms import Cell, LabelArm
 from steprag.config.load import parse_arguments
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, counted, quoted
 from steprag.extras import function_at
@@ -60,6 +60,7 @@ def main(argv: list[str]) -> int:
                 write(out, command)
                 written = time.monotonic()
     print(write(out, command).read_text(encoding="utf-8"))  # noqa: T201
+    say_next(*(("tunnel", *(word for word in argv if word != "--quick")) if given.quick else ("demo",)))
     return 0
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from steprag.config.load import parse_arguments
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.console.terminal import guarded
 from steprag.errors import ConfigError, counted
 from steprag.net.hosts import listen
@@ -60,6 +60,7 @@ def main(argv: list[str]) -> int:
         size = write_export(answers, Path(given.out), given.trees)
         runs = counted(len(answers.folders), "run")
         say(f"view: {given.out} holds {runs} ({size / 2**20:.1f} MiB); open it in a browser")
+        say_next("view", *paths)
         return 0
     from steprag.web.listening import until_stopped
 

@@ -22,7 +22,7 @@ from steprag.config.load import parse_arguments
 from steprag.config.recipes import out_of
 from steprag.console.progress import say, say_next
 from steprag.engines.templates import rendered
-from steprag.errors import PART_DONE, ConfigError, DataError, StepFormatError, quoted
+from steprag.errors import PART_DONE, ConfigError, DataError, StepFormatError, counted, quoted
 from steprag.extras import code_hash, function_at
 from steprag.policy.gate import with_estimates
 from steprag.policy.replies import CUT, reasoning_of, text_of, usage_of
@@ -320,8 +320,8 @@ def main(argv: list[str]) -> int:
         mixed = sum(len(each) > 1 for each in scores)
         run.set(counts={**folder.counts, "trees": len(trees), "mixed": mixed})
         run.save(grammar=grammars.RECORDED.name)
-    say(f"recorded: calls {dict(folder.counts)}; {len(trees)} trees, {sum(map(bool, scores))} with a score, {mixed} "
-        "with better and worse episodes")  # fmt: skip
+    say(f"recorded: calls {dict(folder.counts)}; {counted(len(trees), 'tree')}, {sum(map(bool, scores))} with a score, "
+        f"{mixed} with better and worse episodes")  # fmt: skip
     if mixed:
         say_next("pairs", run.path, "--config", "spre", "--pairs.errors", 0)
     else:

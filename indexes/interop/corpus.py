@@ -9,7 +9,7 @@ from indexes.folder.manifest import MEND, read_index_manifest
 from indexes.rows.passage_store import PassageStore
 from steprag.config.load import parse_arguments
 from steprag.config.recipes import RUNS, stem_of
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.errors import counted
 from steprag.records.inputs import as_document
 from steprag.records.jsonl import existing, write_records
@@ -29,4 +29,5 @@ def main(argv: list[str]) -> int:
     with PassageStore(folder) as store:
         count = write_records(out, (as_document(store.read(row)) for row in range(len(store))))
     say(f"index export: {counted(count, 'passage')} in {out}")
+    say_next("index", "serve", folder)
     return 0

@@ -18,7 +18,7 @@ from steprag.batch.database import JOURNAL, JournalReader
 from steprag.batch.worklist import failures_in
 from steprag.config.load import parse_arguments
 from steprag.config.recipes import RUNS, stem_of
-from steprag.console.progress import say
+from steprag.console.progress import say, say_next
 from steprag.errors import DataError, counted
 from steprag.records.inputs import as_document, question_from_row
 from steprag.records.jsonl import existing, read_json, read_value, shaped, written_whole
@@ -51,6 +51,7 @@ def main(argv: list[str]) -> int:
         json.dump(items, stream, indent=4, ensure_ascii=False)
     failed = len(failures_in(run).keys() - {one.id for one in predictions})
     say(f"score export: {counted(len(items), 'prediction')} in {file}; left out, since they failed: {failed}")
+    say_next("view", run)
     return 0
 
 

@@ -21,7 +21,8 @@ from preference.exchange.proguide import to_row
 from steprag.batch.datasets import add_question_options, questions_given
 from steprag.batch.tree_results import trees_file
 from steprag.config.load import parse_arguments
-from steprag.console.progress import say
+from steprag.config.recipes import RUNS, out_beside, stem_of
+from steprag.console.progress import say, say_next
 from steprag.errors import ConfigError, DataError, counted
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import dump_line, existing, from_dict, read_rows, write_json, written_whole
@@ -50,16 +51,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--trees", nargs="+", metavar="RUN", help="trees in place of pairs, for a retriever's training")
     parser.add_argument("--corpus", metavar="FILE", help="passages that the trees searched: a file, or an index folder")
     parser.add_argument("--format", nargs="+", choices=FORMATS, required=True, help="one or more formats")
-    parser.add_argument("--out", metavar="DIR", help="a folder a format goes below it [DIR/export]")
+    parser.add_argument("--out", metavar="DIR", help="a folder a format goes below it [DIR/export or runs/export-FILE]")
     given = parse_arguments(parser, argv)
     if (given.pairs, given.questions, given.trees).count(None) != 2:
         raise ConfigError("give --pairs DIR, or else --questions FILE, or else --trees RUN")
     if given.trees or "embedding" in given.format:
         return _trees(given)
     if given.questions:
-        return _questions(questions_given(given), given.format, given.out)
+        file = questions_given(given)
+        return _questions(file, given.format, Path(given.out or f"{RUNS}/export-{stem_of(file)}"))
     pairs = existing(given.pairs, "pairs folder")
     out = Path(given.out) if given.out else pairs / "export"
+    say_next("train", pairs)
     for name in dict.fromkeys(given.format):
         counts = export(pairs, name, out / name)
         said = ", ".join(f"{file} {count}" for file, count in counts.items())
@@ -67,14 +70,15 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _questions(file: Path, names: list[str], out: str | None) -> int:
+def _questions(file: Path, names: list[str], out: Path) -> int:
     """Writes the questions as the prompts of verl's reinforcement learning. Raises ConfigError for another format."""
-    if set(names) != {"verl"} or out is None:
-        raise ConfigError("--questions is for --format verl alone, with an --out")
-    path = Path(out) / "verl" / f"{file.stem}.parquet"
+    if set(names) != {"verl"}:
+        raise ConfigError("--questions is for --format verl alone")
+    path = out / "verl" / f"{file.stem}.parquet"
     with ExitStack() as stack:
         count = _write_parquet("questions", path, map(verl_question, read_questions(file)), stack)
     say(f"pairs export: verl: {counted(count, 'question')} in {path}")
+    say_next("train", "--stage", "grpo", "--questions", file)
     return 0
 
 
@@ -83,9 +87,10 @@ def _trees(given: argparse.Namespace) -> int:
     if not given.trees or set(given.format) != {"embedding"} or not given.corpus:
         raise ConfigError("--format embedding is made of --trees RUN and --corpus FILE, and alone")
     trees, corpus = [trees_file(run) for run in given.trees], existing(given.corpus, "corpus")
-    out = (Path(given.out) if given.out else trees[0].parent / "export") / "embedding"
+    out = out_beside(given, trees[0], "export") / "embedding"
     counts = export_embedding(trees, corpus / "passages.jsonl" if corpus.is_dir() else corpus, out)
     say(f"pairs export: embedding: {', '.join(f'{name} {count}' for name, count in counts.items())} in {out}")
+    say_next("train", out, "--stage", "retriever")
     return 0
 
 

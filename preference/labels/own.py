@@ -7,7 +7,7 @@ import math
 from preference.facts import Facts
 from preference.labels.estimates import Estimate, Rewards
 from steprag.agent.rewards import takes
-from steprag.errors import ConfigError, quoted
+from steprag.errors import ConfigError, counted, quoted
 from steprag.extras import function_at
 
 
@@ -23,7 +23,7 @@ def own(place: str, facts: Facts) -> Rewards:
                           "arguments (a function of an episode is for --grpo.rewards)")  # fmt: skip
     made, nodes = function(facts.tree, facts.grammar), len(facts.tree.nodes)
     if not isinstance(made, list) or len(made) != nodes:
-        what = f"{len(made)} values" if isinstance(made, list) else f"a {type(made).__name__}"
+        what = counted(len(made), "value") if isinstance(made, list) else f"a {type(made).__name__}"
         raise ConfigError(f"label.name: {place} returned {what} for a tree of {nodes} nodes; return a list with a "
                           "steprag.Estimate or None for each")  # fmt: skip
     for number, one in enumerate(made):

@@ -26,6 +26,7 @@ from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.console.progress import Progress, say, say_next
 from steprag.engines.pretrained import loading
 from steprag.engines.threads import one_load
+from steprag.errors import counted
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import existing, file_hash, read_records, read_rows, shaped
 from steprag.records.question_ids import is_per_file
@@ -237,7 +238,7 @@ def _found(
         )
     for file in files:
         if total := len({q for name, _, q in pairs if name == file.name}):
-            warnings.append(f"{total} of {len(questions)} questions overlap with {file.name}")
+            warnings.append(f"{total} of {counted(len(questions), 'question')} overlap with {file.name}")
     return {
         "questions": len(questions),
         "config": {"ngram": NGRAM, "encoder": config.encoder, "similarity": config.similarity},
@@ -258,6 +259,5 @@ def _lines(found: dict[str, Any]) -> str:
         f"{file['file']:<32}{file['questions']:>10}" + "".join(f"{file['found'][kind]:>11}" for kind in found["kinds"])
         for file in found["files"]
     ]
-    return "\n".join(
-        [head, *rows, f"{len(found['matches'])} matches of {found['questions']} questions: leakage.json", ""]
-    )
+    matches, asked = counted(len(found["matches"]), "match"), counted(found["questions"], "question")
+    return "\n".join([head, *rows, f"{matches} of {asked}: leakage.json", ""])

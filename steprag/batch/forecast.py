@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import re
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,8 +38,8 @@ STEP_TOKENS, GROWN = 35, 0.28
 JUDGED_TOKENS = 300
 """Of a judge's prompt: question, golden answers, answer."""
 
-_OWN = re.compile(r" --(like|took|pace)[ =]\S+| --json")
-"""Options of a forecast alone, in the line of its command."""
+_OWN = ("--like", "--took", "--pace")
+"""Options of a forecast alone, which its command does not take; nor --json."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,8 @@ def print_forecast(plan: Forecast, given: argparse.Namespace, planned: Sequence[
     if given.took:
         _compare(report, amounts_of(existing(given.took, "run folder"), plan), plan.unit)
     sys.stdout.write(json.dumps(report, indent=2) + "\n" if given.json else _table(report, plan))
-    say_next(*shlex.split(_OWN.sub("", shlex.join(planned))))
+    words = zip(planned, ("", *planned), strict=False)
+    say_next(*(word for word, before in words if before not in _OWN and not word.startswith((*_OWN, "--json"))))
     return 0
 
 

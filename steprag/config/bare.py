@@ -9,6 +9,7 @@ import argparse
 import copy
 import shlex
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from steprag.errors import ConfigError, quoted
 
@@ -52,7 +53,7 @@ def parse_known(
     required = subject is not None and subject.option_strings != [] and subject.required
     if subject is not None and required:
         subject.required = False
-    given, rest = parser.parse_known_args(argv)
+    given, rest = parser.parse_known_args(_place_freed(chosen, argv))
     words = [word for word in rest if word != "--"]  # the last word of ReasonRAG's own command line
     if unknown := [word for word in words if word.startswith("-")]:
         return given, unknown
@@ -60,8 +61,27 @@ def parse_known(
         _take(chosen, subject, given, words)
     if subject is not None and required and getattr(given, subject.dest) is None:
         name = name_of(subject)
-        raise ConfigError(f"{chosen.prog}: {name} is missing: {chosen.prog} {name}; --help shows examples")
+        took = [f" ({one} took what stands behind it)" for one, option in _several(chosen).items()
+                if len(getattr(given, option.dest) or ()) > 1][:1]  # fmt: skip
+        missing = f"{name} is missing{''.join(took)}"
+        raise ConfigError(f"{chosen.prog}: {missing}: {chosen.prog} {name}; --help shows examples")
     return given, []
+
+
+def _several(parser: argparse.ArgumentParser) -> dict[str, argparse.Action]:
+    """The options that take several words, by all their names."""
+    return {name: one for one in parser._actions for name in one.option_strings if one.nargs in ("+", "*")}
+
+
+def _place_freed(parser: argparse.ArgumentParser, argv: Sequence[str]) -> list[str]:
+    """The line without its last word where that is no choice of the option before it, and this word first:
+    `--format openai DIR`.
+    """
+    *words, last = argv or [""]
+    at = next((at for at in range(len(words) - 1, -1, -1) if words[at].startswith("-")), 0)
+    option = _several(parser).get(words[at]) if words else None
+    choices = [*(option.choices or ())] if option and at < len(words) - 1 else []
+    return [last, *words] if choices and not get_close_matches(last, choices) else [*argv]
 
 
 def _take(

@@ -89,6 +89,12 @@ def out_of(given: argparse.Namespace, stage: str, about: Path | str) -> Path:
     return Path(given.out or f"{RUNS}/{stage}-{stem_of(about)}{NUMBERED}")
 
 
+def out_beside(given: argparse.Namespace, file: Path, name: str) -> Path:
+    """The folder that `--out` names, or else `name` in the file's run folder; under `RUNS` where it is in none."""
+    in_run = (file.parent / "manifest.json").exists()
+    return Path(given.out or (file.parent / name if in_run else f"{RUNS}/{name}-{stem_of(file)}"))
+
+
 def stem_of(about: Path | str) -> str:
     """What a folder, file, address or function is called in the names of folders that are made of it."""
     return re.sub(r"[^\w-]+", "-", Path(about).absolute().name.partition(".")[0]).strip("-") or "all"

@@ -15,6 +15,8 @@ from steprag.errors import ConfigError, nearest, quoted
 
 OPTION = "config:"
 """Before the dotted key, where argparse keeps the value of an option that sets one."""
+OWN = "--serve."
+"""The section that is a command's own: a key without its section means its, before others'."""
 BESIDE = ("--judge.", "--rewriter.", "--student.")
 """Models beside the policy: a key without its section means the policy's, or another section's, before theirs."""
 ELSEWHERE = {"max_iter": "episode.depth", "retrieval_top_k": "episode.top_k"}
@@ -118,7 +120,8 @@ def options_meant(name: str, known: Sequence[str]) -> list[str]:
     if exact := [one for one in folded if folded[one] == plain]:
         return exact[:1]
     found = [one for one in folded if folded[one].endswith(f".{plain}") and one.count(".") == key.count(".") + 1]
-    return [one for one in found if not one.startswith(BESIDE)] or found
+    own = [one for one in found if one.startswith(OWN)]
+    return own or [one for one in found if not one.startswith(BESIDE)] or found
 
 
 def resolve_options(argv: Sequence[str], known: Sequence[str]) -> list[str]:
