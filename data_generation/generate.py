@@ -73,8 +73,8 @@ def main(argv: list[str]) -> int:
     add_ray_option(parser)
     add_options(parser, GenerateConfig)
     given = parse_arguments(parser, argv)
-    file = chosen_file(given, learning=True)
-    config, index = config_from(GenerateConfig, given), index_of(given, questions=file)
+    config, file = config_from(GenerateConfig, given), chosen_file(given, learning=True)
+    index = index_of(given, questions=file)
     earlier = Earlier([Path(run) for run in given.after]) if given.after else None
     share, slots = shard_of(given.shard), slots_of(given.ray)
     out = out_of(given, "generate", given.dataset_name or file_name(file))

@@ -47,7 +47,7 @@ from steprag.batch.worklist import (
     report_spending,
     run_interruptible,
 )
-from steprag.config.load import add_options, parse_arguments
+from steprag.config.load import add_options, config_from, parse_arguments
 from steprag.config.recipes import NEWEST, index_of, out_of
 from steprag.console.terminal import guarded
 from steprag.errors import PART_DONE
@@ -75,6 +75,7 @@ def main(argv: list[str]) -> int:
     add_ray_option(parser)
     add_options(parser, InferConfig)
     given = parse_arguments(parser, argv)
+    config_from(InferConfig, given)  # what is mistyped is said before any file is read
     file = chosen_file(given)
     index = index_of(given, questions=file)
     config = config_of(InferConfig, given, index=index)

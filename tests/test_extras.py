@@ -120,7 +120,16 @@ def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path: Path, pair
             "index": ["index", "build", "--corpus", str(corpus), *out],
             "documents": ["index", "build", "--corpus", f"{corpus}.pdf", *out, "--encoder", "none"],
             "service": ["index", "serve", "--index", str(tmp_path)],
-            "engines": ["infer", "--dataset_name", "atlas", "--index", retriever.url, *out],
+            "engines": [
+                "infer",
+                "--dataset_name",
+                "atlas",
+                "--index",
+                retriever.url,
+                "--model",
+                "smollm2-135m-instruct",
+                *out,
+            ],
             "data": ["pairs", "export", "--pairs", str(pairs), "--format", "verl", *out],
         }
         told = without_extras(list(commands.values()))

@@ -373,11 +373,12 @@ def test_a_build_says_how_it_encodes(encoder: Path, tmp_path: Path, capsys: pyte
     said = {"prompts": {"document": "text: ", "sts_query": "Instruct: same\nQuery: "}}
     folder = make_published(tmp_path / "own-instruct", encoder, pooling=old("cls"), said=said)
     argv = ["index", "build", "--corpus", corpus, "--encoder", str(folder), "--out", str(tmp_path / "i")]
-    assert main([*argv, "--passage_prefix", "p\n"]) == 0
+    assert main([*argv, "--passage_prefix", "p\n", "--json"]) == 0
     shown = capsys.readouterr()
-    for line in ("pooling           cls", "normalise         True", "query_prefix      ''", r"passage_prefix    'p\n'",
-                 "prompts_not_taken sts_query"):  # fmt: skip
-        assert line in shown.out.splitlines()
+    told = {"pooling": "cls", "normalise": True, "query_prefix": "", "passage_prefix": "p\n",
+            "prompts_not_taken": "sts_query"}  # fmt: skip
+    said = json.loads(shown.out)
+    assert {key: said[key] for key in told} == told
     for part in ("pooling cls, vectors of length 1, before queries ''", "its prompts sts_query are not taken",
                  "an instruct model and gets no instruction"):  # fmt: skip
         assert part in shown.err

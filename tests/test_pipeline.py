@@ -466,9 +466,9 @@ def test_ask_shows_each_step_with_its_sources(endpoint: Endpoint, world_index: P
     model = ("--base_url", endpoint.url, "--model", "double", "--policy.engine", "openai")
     assert main(["ask", QUESTION, "--index", str(world_index), *model, "--seed", "5"]) in (0, 3)
     lines = capsys.readouterr().out.splitlines()
-    steps = [line.split()[0] for line in lines if not line.startswith(" ")]
+    steps = [line.split()[0] for line in lines if line.strip() and not line.startswith(" ")]
     assert steps[0] == "query"
-    assert steps[-1] in ("answer", "no")
+    assert {"answer", "no"} & {*steps}
     found = lines[1 : 1 + 3]
     assert [line.split()[0] for line in found] == ["1.", "2.", "3."]
     assert all(any(f"{p.title} [{p.id}]" in line for p in WORLD) for line in found)

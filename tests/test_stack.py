@@ -124,7 +124,9 @@ def test_a_prompt_that_is_too_long_may_only_be_summed_up_or_answered() -> None:
     environment = replace(ENVIRONMENT, chars=700)
     *_, reading = path_of("<search> lek river </search>")
     assert environment.observe(reading).allowed == ("reasoning", "backtrack", "summary", "answer")
-    *_, long = path_of("<search> lek river </search>", f"<reasoning> {'the river ' * 30}</reasoning>")
+    *_, long = path_of(
+        "<search> lek river </search>", f"<reasoning> {' '.join(f'river {place}' for place in range(30))}</reasoning>"
+    )
     assert environment.observe(long).allowed == ("summary", "answer")
     assert environment.observe(long).messages[-1]["content"].endswith("Sum up or answer.")
     with pytest.raises(StepFormatError, match="wrong_action|may stand"):

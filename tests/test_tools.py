@@ -438,7 +438,7 @@ def played(*said: str, **bounds: Any) -> tuple[Episode, ScriptedPolicy]:
 
 
 def test_a_summary_longer_than_the_budget_leaves_the_answer_alone() -> None:
-    summary = f"<summary> {'Lima is in Peru. ' * 60}</summary>"
+    summary = f"<summary> {' '.join(f'Lima is in Peru {place}.' for place in range(60))}</summary>"
     episode, policy = played("<search> Lima </search>", summary, "<answer> Lima </answer>", chars=600)
     assert [step.action for step in episode.state.steps] == ["search", "summary", "answer"]
     assert policy.prompts[-1][-1]["content"].endswith("Answer now.")

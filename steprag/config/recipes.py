@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,6 @@ def index_of(arguments: argparse.Namespace, *, newest: bool = True, questions: P
     """What `--index` names, or else the recipe's key `index`, or else the `newest` index, and says so: where passages
     are marked in a file of `questions`, one that holds some. Raises ConfigError where there is none.
     """
-    marked = _marked(questions) if questions else None
     recipe = read_yaml(Path(arguments.config)) if arguments.index is None and arguments.config is not None else {}
     named = recipe.get(INDEX) if arguments.index is None else arguments.index
     if isinstance(named, str) and named:
@@ -62,7 +62,7 @@ def index_of(arguments: argparse.Namespace, *, newest: bool = True, questions: P
             said = recipe.get("retriever")
             token = said.get("token_env") if isinstance(said, dict) else None
             warn_of_key(arguments.config, named, str(token or RetrieverConfig().token_env))
-        if marked and not _holds(Path(named), marked):
+        if questions and not _holds(Path(named), questions):
             say(f"warning: {named} holds no passage that {questions} marks; is it the index of these questions?")
         say_next("serve", named)
         return named
@@ -70,8 +70,8 @@ def index_of(arguments: argparse.Namespace, *, newest: bool = True, questions: P
         where = arguments.config if arguments.index is None else "--index"
         raise ConfigError(f"{where}: index names a folder, a URL or a file, not {quoted(named)}")
     there = list(_indexes()) if newest else []
-    if found := next((folder for folder in there if not marked or _holds(folder, marked)), None):
-        say(f"index: {found}, the newest under {RUNS} or {INDEXES}{' of these questions' * bool(marked)}; "
+    if found := next((folder for folder in there if not questions or _holds(folder, questions)), None):
+        say(f"index: {found}, the newest under {RUNS} or {INDEXES}{' of these questions' * bool(questions)}; "
             "--index names another")  # fmt: skip
         say_next("serve", found)
         return str(found)
@@ -120,6 +120,7 @@ def _indexes() -> Iterator[Path]:
             say(f"index: passing over {file.parent}: {error}")
 
 
+@cache
 def _marked(questions: Path) -> Gold | None:
     """What the questions of a file mark, in one; None where they mark nothing."""
     golds = [gold for one in read_questions(questions) if (gold := gold_of(one))]
@@ -127,9 +128,11 @@ def _marked(questions: Path) -> Gold | None:
     return Gold(titles, ids, any_is_enough=True) if golds else None
 
 
-def _holds(index: Path, marked: Gold) -> bool:
-    """Whether a marked passage is among an index's first `LOOKED`; so it may be where there are more, or no folder."""
-    if not (index / PASSAGES).is_file():
+def _holds(index: Path, questions: Path) -> bool:
+    """Whether a passage that the questions mark, if they do, is among an index's first `LOOKED`; so it may be where
+    there are more, or no folder.
+    """
+    if not (index / PASSAGES).is_file() or not (marked := _marked(questions)):
         return True
     passages = read_records(index / PASSAGES, Passage)
     return any(marked.matches(one) for one in islice(passages, LOOKED)) or next(passages, None) is not None
