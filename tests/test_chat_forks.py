@@ -167,6 +167,7 @@ def test_the_first_pronoun_stands_for_a_name_of_the_last_exchange(asked: str, ch
     ("Who discovered radium?", "Marie Curie", "Where was she born?", ["Where was Marie Curie born?"]),
     ("Who discovered radium?", "Marie Curie", "What is its symbol?", []),
     ("hello, who are you?", "I am StepRAG, a search agent. Ask me a question.", "and its capital?", []),
+    ("Who wrote Hamlet?", "Not found in these documents. A guess: Latin", "Where was she?", ["Where was Hamlet?"]),
     ("Is Lima the capital of Peru?", "yes", "How old is it?", ["How old is Peru?", "How old is Lima?"]),
 ])  # fmt: skip
 def test_a_pronoun_stands_for_nothing_that_has_no_name(

@@ -115,12 +115,12 @@ class Support:
         """
         if not self.on or not state.steps:
             return None
-        if _kept_nothing(state):
-            return "evidence"
         found = [*state.earlier, state.passages]
         first = next((row for row in found if row), ())
         if not first:
             return "nothing" if searched else None
+        if _kept_nothing(state):
+            return "evidence"
         scores = [passage.score for passage in first if passage.score is not None]
         given = any(is_given(passage.id) for passage in first)  # their scores are ranks
         if self.least is not None and scores and max(scores) < self.least and not given:

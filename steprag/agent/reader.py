@@ -61,9 +61,9 @@ def english() -> Language:
     """`ENGLISH`, read once."""
     told = read_yaml(ENGLISH)
     short = "".join(rf"(?<!\b{re.escape(one)})" for one in told["short"].split())
-    end = re.compile(rf"(?<!\b[A-Z]){short}[.!?…][\"'”’)\]]?(?=\s+[^a-z\s])|[。！？]|\n")
+    end = rf"(?<!\b[A-Z]){short}[.!?…][\"'”’)\]]?(?=\s+[^a-z\s])|[。！？]|\n"
     kinds = ((re.compile(one["asked"], re.I), re.compile(one["holds"], re.I)) for one in told["kinds"])
-    return Language(frozenset(told["small"].split()), tuple(told["endings"].split()), end, tuple(kinds))
+    return Language(frozenset(told["small"].split()), tuple(told["endings"].split()), re.compile(end), tuple(kinds))
 
 
 @dataclass(frozen=True)
