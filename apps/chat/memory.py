@@ -203,7 +203,7 @@ def _capitals(text: str) -> Iterator[str]:
             while words and _OPENER.fullmatch(words[0]):
                 words = words[1:]
             if words:
-                yield " ".join(words)
+                yield re.sub("['’]s$", "", " ".join(words))
 
 
 def _put(asked: str, name: str) -> str:
