@@ -40,11 +40,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--index", metavar="INDEX", help=f"{PLACES} [{NEWEST}]")
     add_options(parser, InferConfig)
     given = parse_arguments(parser, argv)
-    config = config_of(InferConfig, given, index=(index := index_of(given)))
-    check_keys(config)
     if words := reply_to(given.question):  # no search is meant
         sys.stdout.write(f"{words}\n")
         return 0
+    config = config_of(InferConfig, given, index=(index := index_of(given)))
+    check_keys(config)
     episode = asyncio.run(ask(given.question, index, config))
     return 0 if episode.finish == "answer" else PART_DONE
 

@@ -92,8 +92,8 @@ class Passage:
 
 @dataclass(frozen=True)
 class Completion:
-    """Text sampled by a policy. `finish` is the engine's word: "stop", or "length" where the token limit cut it;
-    "written" where no model wrote it, but a person or a document.
+    """Text sampled by a policy. `finish` is the engine's word: "stop", or "length" where the token limit cut it. It is
+    "written" where no model wrote the text, but a person or a document.
 
     A text that was given and scored, not sampled, has `finish` "scored" and the log-probability of each of its tokens
     (`Scorer.score`). `reasoning`: what a thinking model wrote before the text (`steprag.engines.reasoning`).

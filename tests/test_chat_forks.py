@@ -161,12 +161,14 @@ def test_the_first_pronoun_stands_for_a_name_of_the_last_exchange(asked: str, ch
     ("How many provinces does the leading producer of platinum have?", "9", "and its population?", []),
     ("What do people pay with in the nation with Algiers as its capital?", "dinar", "Who leads it?", []),
     ("Which currency is used in Algeria?", "Algerian dinar", "and its population?", ["and Algeria's population?"]),
+    ("and Algeria's population?", "42,228,429", "Who leads it?", ["Who leads Algeria?"]),
     ("In which year was radium discovered?", "1898", "What is its symbol?", ["What is radium's symbol?"]),
     ("Which country leads the production of the element discovered by Hennig Brand?", "China", "and its capital?",
      ["and China's capital?"]),
     ("Who discovered radium?", "Marie Curie", "Where was she born?", ["Where was Marie Curie born?"]),
     ("Who discovered radium?", "Marie Curie", "What is its symbol?", []),
     ("hello, who are you?", "I am StepRAG, a search agent. Ask me a question.", "and its capital?", []),
+    ("Who wrote Hamlet?", "Not found in these documents. A guess: Latin", "Where was she?", ["Where was Hamlet?"]),
     ("Is Lima the capital of Peru?", "yes", "How old is it?", ["How old is Peru?", "How old is Lima?"]),
 ])  # fmt: skip
 def test_a_pronoun_stands_for_nothing_that_has_no_name(

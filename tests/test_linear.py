@@ -23,7 +23,7 @@ import pytest
 
 from apps.adapt import english
 from indexes.encoding import families
-from steprag.agent import talk
+from steprag.agent import reader, talk
 from steprag.policy import refusals
 from tests.levels import SEED, rounds
 from tests.pattern_texts import shapes
@@ -36,6 +36,7 @@ LITTLE, PATIENCE = 150e-9, 2.0
 """Seconds a character that every pattern may take, and when one is given up."""
 SAID = refusals.SHOWN * (refusals.CODES + 2)
 BOUNDED = {"apps.adapt.english:": english.LONGEST, "steprag.agent.talk": talk.LONGEST,
+           "steprag.agent.reader (one['holds'])": reader.LONGEST,
            "indexes.encoding.families": families.LONGEST,
            "steprag.policy.refusals": SAID, "steprag.policy.dialect": SAID}  # fmt: skip
 """Characters at most that reach the patterns of these modules, by their own bounds."""
@@ -134,7 +135,6 @@ def written(name: str, module: ModuleType, tree: ast.Module, listed: set[str]) -
 def made() -> Iterator[tuple[str, UsedPattern]]:
     """Patterns that functions make of their own values: the call's text, and an example of each."""
     from steprag.agent.grammars import GRAMMARS
-    from steprag.agent.reader import english
     from steprag.policy import dialect
     from steprag.records.question_fields import LETTER
 
@@ -142,13 +142,12 @@ def made() -> Iterator[tuple[str, UsedPattern]]:
         return f"{module}:{call}", UsedPattern(f"{module} ({call})", re.compile(pattern, flags), frozenset(methods))
 
     yield one("apps.adapt.writers", 'f"(?:[Tt]he )?\\\\b{bare}\\\\b(?![\'’])"', r"(?:[Tt]he )?\bA\b(?!['’])", "sub")
-    joined = "'|'.join((f'(?:{one})' for one in each)).replace('\\n', '')"
-    yield from (one("steprag.agent.talk", joined, each, "fullmatch") for each in talk._patterns().values())
-    place = "steprag.agent.reader"
-    yield one(place, "end", english().end.pattern, "finditer")
-    for asked, holds in english().kinds:
-        yield one(place, "one['asked']", asked.pattern, "search", flags=re.IGNORECASE)
-        yield one(place, "one['holds']", holds.pattern, "search", flags=re.IGNORECASE)
+    routes = "'|'.join((f'(?:{one})' for one in each)).replace('\\n', '')"
+    yield from (one("steprag.agent.talk", routes, each, "fullmatch") for each in talk._patterns().values())
+    yield one("steprag.agent.reader", "end", reader.english().end, "finditer")
+    for asked, holds in reader.english().kinds:
+        yield one("steprag.agent.reader", "one['asked']", asked, "search")
+        yield one("steprag.agent.reader", "one['holds']", holds, "finditer")
     yield one("apps.viewer.search", "b'\"id\": ?\"(?:%s)\"' % b'|'.join((re.escape(one) for id in passages for one in "
               "_escaped(id)))", '"id": ?"(?:a|b)"', "search")  # fmt: skip
     yield from (one("indexes.encoding.families", "f'(^|-)({pattern})(-|$)'", f"(^|-)({pattern})(-|$)", "search")

@@ -55,6 +55,7 @@ def read(question: str, *texts: str) -> Episode:
     ("What is the weight of Dark Anna?", "Dark Anna | 1 kg.", None),
     ("What is the phone number of the Belmora office?", None, "evidence"),
     ("Who wrote Hamlet?", None, "evidence"),
+    ("ß 😀 what?", None, "evidence"),
 ])  # fmt: skip
 def test_the_best_sentence_answers_with_its_source_or_counts_as_not_found(
     question: str, answer: str | None, lacks: str | None

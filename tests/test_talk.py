@@ -224,8 +224,8 @@ def test_a_terminal_talks_to_a_service(monkeypatch: pytest.MonkeyPatch, capsys: 
 def test_generate_answers_in_one_request(mode: str, reply: dict[str, Any]) -> None:
     with chat(WritingPolicy(scripted("Hello you."))) as served:
         told = served.client.post("/generate", json={"query": "I feel great!", "mode": mode}).json()
-        wrong = served.client.post("/generate", json={"query": "Hi!", "mode": "nosuch"})
-        alone = httpx2.post(f"{served.url}/generate", json={"query": "Hi!"})
+        wrong = served.client.post("/generate", json={"query": "I feel great!", "mode": "nosuch"})
+        alone = httpx2.post(f"{served.url}/generate", json={"query": "I feel great!"})
         health = httpx2.get(f"{served.url}/api/health")
     assert {key: told[key] for key in reply} == reply
     assert (wrong.status_code, alone.status_code, health.json()) == (422, 401, {"status": "ok"})
@@ -278,5 +278,5 @@ def test_the_page_says_what_was_taken_for_talk_and_asks_again_otherwise(browser:
         assert turn.get_by_role("button", name="Right").count() == 0  # talk is no answer to be judged
         turn.get_by_role("button", name="Search for it").click()
         searched = ended(page, 2)
-        assert searched.locator(".answer-text").inner_text().startswith("lek")
+        assert "lek" in searched.locator(".guess").inner_text()
         assert "Read as" not in searched.inner_text()

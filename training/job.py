@@ -41,7 +41,7 @@ _WRAPPERS = ("CalledProcessError", "ChildFailedError")
 def back_end(config: TrainConfig) -> Any:
     """The module that trains, with a function `train` from a `Job` to its `Outcome`; heavy, so imported now."""
     name = f"trl.{config.stage}" if config.trainer == "trl" else "launch.llamafactory"
-    return importlib.import_module(f"training.{name}")
+    return importlib.import_module(f"{__package__}.{name}")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from steprag.agent.citations import NOT_FOUND
 from steprag.agent.inert import neutralise
 from steprag.agent.profiles import fill
 from steprag.agent.talk import kinds_of
@@ -36,8 +37,7 @@ _WORD = r"[^\W\d_a-zß-öø-ÿ][\w'’-]*\.?"
 _LINK = "of|the|in|and|for|on|am|de|del|la|le|von|van|da|di"
 _NAME = re.compile(rf"{_WORD}(?:(?:,? (?:(?:{_LINK}) )*)(?:{_WORD}|\d+))*")
 """Words in upper case, with small words between them: "Bank of England", "Fort Smith, Arkansas"."""
-_BEFORE = "is|are|was|were|of|about|by|in|to|on|for|called"
-_LEAD = re.compile(rf"\b(?:{_BEFORE})\b")
+_LEAD = re.compile(r"\b(?:is|are|was|were|of|about|by|in|to|on|for|called)\b")
 """Words before what a question asks about."""
 _DONE_TO = re.compile(r"\b(?:is|are|was|were) ([^?]{1,80}) (?:[a-z]{2,20}ed|born|built|found|known|made|written)$")
 """What a question in the passive asks about: "In which year was radium discovered"."""
@@ -159,7 +159,7 @@ def rewritings(history: Sequence[Exchange], asked: str) -> tuple[str, ...]:
 
 def _meant(question: str, answer: str, asked: str, pronoun: str) -> Sequence[str]:
     """What a pronoun may stand for after an exchange; nothing where it may stand for what has no name there."""
-    answers = [*names(answer)]
+    answers = [] if answer.startswith(NOT_FOUND) else [*names(answer)]
     who = question[:3].lower() == "who"
     if who and pronoun in ("it", "its"):
         answers = []
@@ -203,7 +203,7 @@ def _capitals(text: str) -> Iterator[str]:
             while words and _OPENER.fullmatch(words[0]):
                 words = words[1:]
             if words:
-                yield " ".join(words)
+                yield re.sub("['’]s$", "", " ".join(words))
 
 
 def _put(asked: str, name: str) -> str:

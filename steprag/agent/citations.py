@@ -137,7 +137,7 @@ class Support:
 @dataclass(frozen=True)
 class Grounds:
     """What an episode's answer rests on: every passage that a search found, and what `Support.lacks` says. `cites`:
-    whether the agent keeps evidence; `judged`: whether support was looked for.
+    whether it rests on cited passages alone, as the agent keeps evidence; `judged`: whether support was looked for.
     """
 
     found: tuple[Citation, ...]
@@ -157,11 +157,12 @@ class Grounds:
 
 
 def grounds_of(state: State, environment: Environment, support: Support) -> Grounds:
-    """What the answer that `state` ends with rests on."""
+    """What the answer that `state` ends with rests on; a guess rests on nothing."""
     grammar = environment.profile.grammar
     searched = environment.profile.words.search_first or any(grammar.action(s.action).retrieves for s in state.steps)
     lacks = support.lacks(state, searched)
-    return Grounds(citations(state, grammar.evidence), bool(grammar.evidence), lacks, support.on and searched)
+    found = citations(state, frozenset() if lacks else grammar.evidence)
+    return Grounds(found, bool(grammar.evidence or lacks), lacks, support.on and searched)
 
 
 def headed(answer: str, lacks: str | None) -> str:

@@ -172,7 +172,9 @@ def _answers(asked: str) -> Callable[[str], bool]:
 
 
 def _closeness(near: Mapping[str, Mapping[str, float]], text: str) -> float:
-    """How close the words of a question come to those of a text, from 0 to 1: the mean of their nearest ones."""
+    """How close the words of a question come to those of a text, from 0 to 1: the mean of their nearest ones; 0
+    where no word of it says what it is about.
+    """
     said, words = _stems(text), _telling(text)
     close = [
         max(
@@ -181,7 +183,7 @@ def _closeness(near: Mapping[str, Mapping[str, float]], text: str) -> float:
         )
         for word, likes in near.items()
     ]
-    return sum(min(max(one, 0.0), 1.0) for one in close) / len(close) if close else 1.0
+    return sum(min(max(one, 0.0), 1.0) for one in close) / len(close) if close else 0.0
 
 
 def _read(passage: Passage) -> str:
