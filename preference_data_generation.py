@@ -9,5 +9,7 @@ from steprag.console.terminal import guarded
 RUNS = [run for name in ("popqa", "hotpotqa", "2wikimultihopqa") if (run := Path(f"runs/generate-{name}")).is_dir()]
 
 if __name__ == "__main__":
-    trees = ["--trees", *map(str, RUNS)] if RUNS and "--trees" not in sys.argv else []
-    sys.exit(guarded(main, ["--preset", "reasonrag", *trees, *sys.argv[1:]]))
+    typed = sys.argv[1:]
+    named = any(word.startswith("--trees") for word in typed) or (typed and not typed[0].startswith("-"))
+    trees = [] if named or not RUNS else ["--trees", *map(str, RUNS)]
+    sys.exit(guarded(main, ["--preset", "reasonrag", *trees, *typed]))

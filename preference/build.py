@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
     arguments = parse_arguments(parser, argv)
     config = config_from(PairsStageConfig, arguments)
     trees = [trees_file(given) for given in arguments.trees]
-    out = out_beside(arguments, trees[0], "pairs")
+    out = out_beside(arguments, Path(arguments.trees[0]), "pairs")
     made = build(config, trees, out, arguments.index, arguments.overwrite)
     push_if_asked(arguments, out)
     return 0 if made else PART_DONE

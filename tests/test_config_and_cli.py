@@ -32,7 +32,7 @@ from steprag.agent.profiles import load_profile
 from steprag.agent.retriever import PLACES
 from steprag.config import load
 from steprag.config.load import StageConfig, leaves, load_config
-from steprag.config.recipes import index_of
+from steprag.config.recipes import index_of, out_beside
 from steprag.config.sections import PromptConfig
 from steprag.config.words import HELP
 from steprag.console.progress import Progress
@@ -164,6 +164,12 @@ def test_the_default_index_holds_what_the_questions_mark_and_is_of_no_run_that_f
     assert "passing over runs/mine/index: runs/mine/trees did not end well" in capsys.readouterr().err
     assert index_of(argparse.Namespace(index="runs/notes", config=None), questions=questions) == "runs/notes"
     assert "warning: runs/notes holds no passage that" in capsys.readouterr().err
+
+
+def test_what_is_made_of_a_run_lies_in_it_and_what_is_made_of_a_file_under_runs(tmp_path: Path) -> None:
+    (file := tmp_path / "trees.jsonl").touch()
+    made = [out_beside(argparse.Namespace(out=None), place, "pairs") for place in (tmp_path, file)]
+    assert made == [tmp_path / "pairs", Path("runs/pairs-trees")]
 
 
 def test_a_missing_recipe_is_named(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_reasonrag_s_generation_lines_are_typed_as_they_stand(
         assert typed("python preference_data_generation.py --products sft", monkeypatch) == 0
         assert read_manifest(Path(f"runs/generate-{name}/pairs"))["config"]["preset"] == "reasonrag"
         assert "unpaid_from" not in capsys.readouterr().err
-        more = f"--trees runs/generate-{name} --products sft --out runs/p --label.unpaid_from 9"
+        more = f"runs/generate-{name} --products sft --out runs/p --label.unpaid_from 9"
         assert typed(f"python preference_data_generation.py {more}", monkeypatch) == 0
         assert "bound was 7 steps; give --label.unpaid_from 6, not 9" in capsys.readouterr().err
 

@@ -172,7 +172,6 @@ def _clause(part: str, about: About, last: Mapping[bool, Clause]) -> Clause | No
     inside = words[0] in about.inside or subject.lower() == about.heading
     inside = inside or re.match(r"(?:is|was) an? ", " ".join(words[place:]))
     named = any(word[0].isupper() for word in words[1:place]) or bool(capital and inside)
-    several = several or (about.human and words[0] in about.heading.split()[:-1])
     whole = bool(capital) and not subject.startswith("The ") and (several or words[place] in english.PERSONAL)
     human = about.human or words[place] in english.PERSONAL or (several and subject != about.heading)
     if not named and place == 1 and not subject.endswith("s"):
@@ -204,8 +203,6 @@ def _subject_asked(clause: Clause) -> Iterator[ToldFact]:
     said = next((end for end in ends if end == most or words[end] in english.PREPOSITIONS), 0)
     vague = clause.verb in english.BE and re.match(r"an? |called |(?:the )?[A-Z]", clause.rest)
     if not clause.named or not said or vague or "'s" in clause.subject or words[said - 1] in english.PREPOSITIONS:
-        return
-    if clause.person and clause.verb in ("are", "were", "have"):  # of several, the last
         return
     rest, noun = f"{clause.verb} {' '.join(words[:said])}", clause.subject.split()[-1]
     if clause.person and not (clause.verb in english.BE and " by" in rest):

@@ -87,7 +87,7 @@ def _trees(given: argparse.Namespace) -> int:
     if not given.trees or set(given.format) != {"embedding"} or not given.corpus:
         raise ConfigError("--format embedding is made of --trees RUN and --corpus FILE, and alone")
     trees, corpus = [trees_file(run) for run in given.trees], existing(given.corpus, "corpus")
-    out = out_beside(given, trees[0], "export") / "embedding"
+    out = out_beside(given, Path(given.trees[0]), "export") / "embedding"
     counts = export_embedding(trees, corpus / "passages.jsonl" if corpus.is_dir() else corpus, out)
     say(f"pairs export: embedding: {', '.join(f'{name} {count}' for name, count in counts.items())} in {out}")
     say_next("train", out, "--stage", "retriever")

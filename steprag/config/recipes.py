@@ -89,10 +89,13 @@ def out_of(given: argparse.Namespace, stage: str, about: Path | str) -> Path:
     return Path(given.out or f"{RUNS}/{stage}-{stem_of(about)}{NUMBERED}")
 
 
-def out_beside(given: argparse.Namespace, file: Path, name: str) -> Path:
-    """The folder that `--out` names, or else `name` in the file's run folder; under `RUNS` where it is in none."""
-    in_run = (file.parent / "manifest.json").exists()
-    return Path(given.out or (file.parent / name if in_run else f"{RUNS}/{name}-{stem_of(file)}"))
+def out_beside(given: argparse.Namespace, place: Path, name: str) -> Path:
+    """The folder that `--out` names, or else `name` in a folder, or in a file's run folder; under `RUNS` where a file
+    is in none.
+    """
+    folder = place if place.is_dir() else place.parent
+    inside = place.is_dir() or (folder / "manifest.json").exists()
+    return Path(given.out or (folder / name if inside else f"{RUNS}/{name}-{stem_of(place)}"))
 
 
 def stem_of(about: Path | str) -> str:
