@@ -92,11 +92,9 @@ class Passage:
 
 @dataclass(frozen=True)
 class Completion:
-    """Text sampled by a policy. `finish` is the engine's word: "stop", or "length" where the token limit cut it. It is
-    "written" where no model wrote the text, but a person or a document.
-
-    A text that was given and scored, not sampled, has `finish` "scored" and the log-probability of each of its tokens
-    (`Scorer.score`). `reasoning`: what a thinking model wrote before the text (`steprag.engines.reasoning`).
+    """Text sampled by a policy. `finish` is the engine's word: "stop", or "length" where the token limit cut it; of a
+    person's or a document's text "written"; of one that was given and scored "scored", with the log-probability of each
+    of its tokens (`Scorer.score`). `reasoning`: what a thinking model wrote before it (`steprag.engines.reasoning`).
     """
 
     text: str
