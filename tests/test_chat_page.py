@@ -67,7 +67,7 @@ def test_a_newcomer_gives_the_token_reads_what_this_is_and_tries_an_example(brow
         box.press("Enter")
         assert ended(page).locator(".answer").is_visible()
         opened(page, served)
-        assert page.url == f"{served.url}/"  # the token is gone from the address, and no script can read the cookie
+        page.wait_for_url(f"{served.url}/")  # the token is gone from the address, and no script can read the cookie
         assert page.evaluate("document.cookie") == ""
         assert page.get_by_role("combobox", name="Mode").locator("option").count() == 4
         examples = page.locator(".examples button")

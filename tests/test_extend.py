@@ -60,7 +60,7 @@ def test_each_part_on_the_page_has_fifteen_lines_at_most() -> None:
 
 @pytest.mark.slow
 def test_the_commands_of_the_page_run(parts: Path, tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shipped_run(parts / "runs" / "demo", 3)
+    shipped_run(parts / "runs" / "demo" / "trees", 3)
     words_index(parts, WORLD)
     (parts / "docs").mkdir()
     (parts / "docs" / "a.md").write_text("# Leave\n\nEveryone has thirty days.\n\nMore on request.\n")
@@ -79,7 +79,7 @@ def test_the_commands_of_the_page_run(parts: Path, tiny: Path, capsys: pytest.Ca
     said = capsys.readouterr().out
     for words in ("Prices in Albania are quoted", "season", "<SOLUTION> lek </SOLUTION>"):
         assert words in said
-    assert (parts / "runs" / "brief" / "pairs.train.jsonl").stat().st_size
+    assert (parts / "runs" / "short" / "pairs.train.jsonl").stat().st_size
     assert read_json(parts / "runs" / "docs" / "manifest.json")["corpus"]["rows"] == 2
     trained = read_json(parts / "runs" / "solution" / "manifest.json")
     assert trained["prompt"]["grammar"]["keys"] == yaml.safe_load((parts / "solution.yaml").read_text())["grammar"]
