@@ -5,7 +5,8 @@ set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 steprag() { "$root/.venv/bin/python" -m apps.commands "$@"; }
 export PYTHONPATH=$root STEPRAG_TOKEN=$("$root/.venv/bin/python" -c "import secrets; print(secrets.token_urlsafe())")
-cd "${1:-$(mktemp -d)}" && mkdir -p files || exit 2
+place=${1:-$(mktemp -d)}
+mkdir -p "$place/files" && cd "$place" || exit 2
 failed=0
 log=$PWD/log.txt
 try() {  # QUESTION FUNCTION
