@@ -118,6 +118,18 @@ def test_texts_are_normalised_in_linear_time() -> None:
     assert files == {"steprag.records.normal_form"}
 
 
+def test_no_module_is_named_in_pieces() -> None:
+    """A wheel has the stages below `steprag` (`setup.py`), which rewrites whole names alone."""
+    pieces = {
+        name: ast.unparse(part)
+        for name, tree in modules().items()
+        for part in ast.walk(tree)
+        if isinstance(part, ast.JoinedStr)
+        and ast.unparse(part).lstrip("f\"'").startswith(tuple(f"{one}." for one in PACKAGES))
+    }
+    assert pieces == {}
+
+
 def test_a_class_name_stands_once() -> None:
     classes = (node.name for tree in modules().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
     assert [name for name, count in Counter(classes).items() if count > 1] == []

@@ -68,12 +68,15 @@ from steprag.errors import ConfigError, quoted
 from steprag.records.inputs import read_questions
 from steprag.records.jsonl import existing, read_json, write_json
 from steprag.records.sealed import check_files
+from steprag.runs.run import as_noted
 
 INTAKE = "intake.json"
 FRESH = "fresh"
 """While an index is updated: the folder of the passages that are encoded."""
 QUERIES = 500
 """Questions that are measured at most."""
+LATE = ("config_hash",)
+"""Of an encoder's identity: what earlier versions did not note (`indexes.encoding.again.check_known`)."""
 PLAIN = {"dtype": "float32", "backend": "torch", "titles": "plain"}
 
 
@@ -104,7 +107,7 @@ def build_index(
     restore(out)
     order = _order(corpus, config, out)
     there = _existing(out, order, update)
-    reused = there is not None and there.identity == _as_noted(there, order.wanted)
+    reused = there is not None and there.identity == as_noted(order.wanted, there.identity, LATE)
     if there is not None and reused:
         return Built(out, there, True, _add_ons(out, there, order, hybrid))
     kept = tuple(add_ons(out)) if update and there is not None else ()
@@ -182,13 +185,6 @@ def _arithmetic(config: IndexConfig) -> dict[str, str]:
     return {key: value for key, value in made.items() if value != PLAIN[key]}
 
 
-def _as_noted(manifest: IndexManifest, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The identity that is wanted, without what an earlier version did not note of its encoder (`check_known`)."""
-    noted = manifest.identity.get("encoder", {})
-    encoder = {key: value for key, value in wanted["encoder"].items() if key != "config_hash" or key in noted}
-    return {**wanted, "encoder": encoder}
-
-
 def _existing(out: Path, order: _Order, update: bool) -> IndexManifest | None:
     """The manifest of the index at `out`, whose corpus and encoder are those wanted, but for the corpus where it is an
     `update`; None where `out` is free.
@@ -212,7 +208,7 @@ def _check_corpus(folder: Path, manifest: IndexManifest, wanted: dict[str, Any],
 
 def _check_reused(folder: Path, manifest: IndexManifest, order: _Order, remedy: str) -> None:
     """Raises ConfigError where the folder's vectors are not those that are wanted. Queries' prefixes are in none."""
-    wanted, made = _as_noted(manifest, order.wanted), manifest.identity.get("encoder", {})
+    wanted, made = as_noted(order.wanted, manifest.identity, LATE), manifest.identity.get("encoder", {})
     differing = next((key for key, value in wanted["encoder"].items()
                       if key != "query_prefix" and made.get(key) != value), None)  # fmt: skip
     if differing is not None:

@@ -69,15 +69,17 @@ def index_of(arguments: argparse.Namespace, *, newest: bool = True, questions: P
     if named is not None:
         where = arguments.config if arguments.index is None else "--index"
         raise ConfigError(f"{where}: index names a folder, a URL or a file, not {quoted(named)}")
-    there = list(_indexes()) if newest else []
-    if found := next((folder for folder in there if not questions or _holds(folder, questions)), None):
-        say(f"index: {found}, the newest under {RUNS} or {INDEXES}{' of these questions' * bool(questions)}; "
-            "--index names another")  # fmt: skip
-        say_next("serve", found)
-        return str(found)
-    if there:
+    passed: list[Path] = []
+    for folder in _indexes() if newest else ():
+        if not questions or _holds(folder, questions):
+            theirs = " of these questions" if questions and _marked(questions) else ""
+            say(f"index: {folder}, the newest under {RUNS} or {INDEXES}{theirs}; --index names another")
+            say_next("serve", folder)
+            return str(folder)
+        passed.append(folder)
+    if passed:
         raise ConfigError(f"no index under {RUNS} or {INDEXES} holds a passage that {questions} marks; the newest is "
-                          f"{there[0]}: build theirs (steprag index build), or give --index")  # fmt: skip
+                          f"{passed[0]}: build theirs (steprag index build), or give --index")  # fmt: skip
     raise ConfigError(
         f"there is no index under {RUNS} or {INDEXES}: give --index, or a recipe (--config FILE) with the key index; "
         "steprag demo builds runs/demo/index"

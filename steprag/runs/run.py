@@ -14,7 +14,7 @@ import re
 import shlex
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -243,17 +243,23 @@ def _first_free(path: Path, stage: str, identity: dict[str, Any]) -> Path:
                 return folder
             continue
         old = read_manifest(folder, "stage", "identity")
-        if (old["stage"], old["identity"]) == (stage, _known(identity, old["identity"])) or _left_nothing(folder, old):
+        if (old["stage"], old["identity"]) == (stage, as_noted(identity, old["identity"])) or _left_nothing(
+            folder, old
+        ):
             return folder
     raise AssertionError("numbers do not end")
 
 
-def _known(identity: Any, old: Any) -> Any:
-    """An identity without what the other, of an earlier version, does not say and so cannot contradict."""
+def as_noted(identity: Any, old: Any, late: Sequence[str] = _LATE) -> Any:
+    """An identity without the keys of `late` that the other, of an earlier version, does not say and so cannot
+    contradict.
+    """
     if not isinstance(identity, dict):
         return identity
     old = old if isinstance(old, dict) else {}
-    return {key: _known(value, old.get(key)) for key, value in identity.items() if key not in _LATE or key in old}
+    return {
+        key: as_noted(value, old.get(key), late) for key, value in identity.items() if key not in late or key in old
+    }
 
 
 def _left_nothing(path: Path, old: dict[str, Any]) -> bool:
@@ -295,7 +301,7 @@ def _manifest(
         return fresh
     old = read_manifest(path, "stage", "identity", "config")
     same_stage = old.get("stage") == stage
-    known = _known(identity, old["identity"])
+    known = as_noted(identity, old["identity"])
     if not same_stage or old["identity"] != known:
         mine = same_stage and overwrite and not ((path / CALLS).exists() and _has_replies(path / CALLS))
         if mine or _left_nothing(path, old):
