@@ -1,7 +1,9 @@
-"""What the page offers to try, pressed at a server that has been used: the whole text of every step is read."""
+"""What page, SKILL.md and docs offer to try, at a server that has been used: the whole text of every step is read."""
 
 from __future__ import annotations
 
+import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ from steprag import atlas
 from steprag.agent.degenerate import degenerate
 from tests.test_chat_real import ask, follow, service
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1800)]
+ROOT = Path(__file__).parent.parent
+pytestmark = [pytest.mark.engine, pytest.mark.landing, pytest.mark.timeout(900)]
 ANSWERS = {
     "In which year was promethium discovered?": ("1945", "History of promethium"),
     "How many provinces does the leading producer of platinum have?": ("9", "Government of South Africa"),
@@ -21,6 +24,11 @@ ANSWERS = {
 }
 """Each example's answer, and the title of a passage that holds it."""
 OTHERS = ("What do people pay with in the nation with Algiers as its capital?", "Who wrote Hamlet?")
+WRITTEN = {
+    "docs/agents.md": ("When is National Day kept in the land neighbour of Germany with the three-letter code CHE?",
+                       ["--adapter", "atlas-stack", "--prompt.profile", "stack", "--episode.depth", "32"], "1 August"),
+}  # fmt: skip
+"""By page: a question that it asks of the demo's index, with its options, and the answer."""
 
 
 def played(client: Any, question: str) -> tuple[list[str], dict[str, Any], list[str]]:
@@ -33,18 +41,27 @@ def played(client: Any, question: str) -> tuple[list[str], dict[str, Any], list[
     return steps, answer, [titles[one["n"]] for one in answer["sources"] if one["cited"]]
 
 
-def test_every_example_is_answered_rightly_and_alike_whatever_was_served_before(tmp_path: Path) -> None:
+def test_every_example_is_answered_rightly_and_alike_whatever_is_served_before_and_beside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert {*EXAMPLES} == ANSWERS.keys()
     index = tmp_path / "index"
     assert main(["index", "build", "--corpus", str(atlas.path("corpus")), "--out", str(index)]) == 0
     with service(index, tmp_path / "chat", "--serve.seconds", "600") as (_, client):
-        first = {question: played(client, question) for question in (*OTHERS, *EXAMPLES)}
-        again = {question: played(client, question) for question in (*reversed(EXAMPLES), *OTHERS)}
-    assert again == first
+        asked = [*OTHERS, *EXAMPLES]
+        with ThreadPoolExecutor(3) as three:
+            beside = dict(zip(asked, three.map(lambda question: played(client, question), asked), strict=True))
+        alone = {question: played(client, question) for question in (OTHERS[1], *reversed(EXAMPLES))}
+    assert alone.items() <= beside.items()
     for question, (said, title) in ANSWERS.items():
-        steps, answer, cited = first[question]
+        steps, answer, cited = alone[question]
         assert (answer["content"], answer["lacks"]) == (said, None)
         assert title in cited
         assert not any(map(degenerate, steps))
         assert all(step.endswith(">") and step.count("<") == 2 for step in steps)  # nothing beside its one action
-    assert first["Who wrote Hamlet?"][1].get("lacks") is not None
+    assert alone["Who wrote Hamlet?"][1].get("lacks") is not None
+    capsys.readouterr()
+    for page, (question, options, said) in WRITTEN.items():
+        assert f'steprag ask "{question}" {" ".join(options)}' in re.sub(r" \\\s+", " ", (ROOT / page).read_text())
+        assert main(["ask", question, *options, "--index", str(index)]) == 0
+        assert f"\n{said}\nsource 1: " in capsys.readouterr().out

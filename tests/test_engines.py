@@ -177,13 +177,16 @@ def test_gguf_adapter_holds_the_peft_tensors(
     source = load_file(adapter / "adapter_model.safetensors")
     found = {tensor.name: np.asarray(tensor.data) for tensor in reader.tensors}
     assert len(found) == len(source) == 2 * 7 * 2
-    assert reader.fields["adapter.lora.alpha"].contents() == 16.0  # rslora: 8 · √4
+    assert reader.fields["adapter.lora.alpha"].contents() == 20.0  # rslora: 8 · √4, of rank 5 as written
     assert reader.fields["general.type"].contents() == "adapter"
     key = "base_model.model.model.layers.1.{}.lora_{}.weight"
-    assert np.array_equal(found["blk.1.ffn_down.weight.lora_b"], source[key.format("mlp.down_proj", "B")])
-    assert np.array_equal(found["blk.1.attn_q.weight.lora_a"], source[key.format("self_attn.q_proj", "A")])
+    down, query = found["blk.1.ffn_down.weight.lora_b"], found["blk.1.attn_q.weight.lora_a"]
+    assert np.array_equal(down[:, :-1], source[key.format("mlp.down_proj", "B")])
+    assert np.array_equal(query[:-1], source[key.format("self_attn.q_proj", "A")])
+    assert not down[:, -1].any()
+    assert not query[-1].any()
     rows = source[key.format("self_attn.k_proj", "B")]
-    assert np.array_equal(found["blk.1.attn_k.weight.lora_b"], rows[order])
+    assert np.array_equal(found["blk.1.attn_k.weight.lora_b"][:, :-1], rows[order])
     assert gguf_adapter(adapter) == path
     assert [file.suffix for file in (cache / "adapters").iterdir()] == [".gguf"]
 

@@ -3,6 +3,8 @@
 # pyright: reportMissingImports=false
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import os
 import subprocess
@@ -189,3 +191,18 @@ def test_a_collector_that_is_gone_costs_nothing(questions: Path, tmp_path: Path)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("traces: ") == 1
     assert "Traceback" not in ended.stderr
+
+
+def test_work_that_is_cancelled_before_it_begins_says_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    """A Ctrl-C in the moment in which a wave of simulations was made."""
+
+    async def work() -> None: ...
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(traces.traced(work(), "chain", "simulation"))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(cancelled())
+    gc.collect()
+    assert not [one for one in recwarn if "never awaited" in str(one.message)]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy as np
     from gguf import GGUFWriter
 
-_FORMAT = "1"  # part of the cache key; raise it when the output changes
+_FORMAT = "3"  # part of the cache key; raise it when the output changes
 _ARCHITECTURES = ("llama", "qwen2")
 _ROTARY = ("self_attn.q_proj", "self_attn.k_proj")
 _MOST_BLOCKS = 1000  # the deepest models have some 130
@@ -205,15 +205,17 @@ def written_gguf(target: Path, architecture: str) -> Iterator[GGUFWriter]:
 
 
 def _alpha(folder: Path, config: dict[str, Any]) -> float:
-    """llama.cpp scales by alpha / rank; rank-stabilised LoRA by alpha / √rank, so its alpha is multiplied by √rank."""
+    """llama.cpp scales by alpha / rank, here of the rank as written; rank-stabilised LoRA scales by alpha / √rank."""
     alpha = config.get("lora_alpha")
     if not isinstance(alpha, int | float) or not -_MOST < alpha < _MOST:
         raise DataError(folder / "adapter_config.json", "lora_alpha is no number", remedy="save the adapter again")
-    return alpha * math.sqrt(lora_rank(folder)) if config.get("use_rslora") else float(alpha)
+    rank = lora_rank(folder)
+    return alpha * (rank | 1) / (math.sqrt(rank) if config.get("use_rslora") else rank)
 
 
 def _converted(folder: Path, shape: BaseShape) -> dict[str, np.ndarray]:
     """GGUF name → tensor. float32, as trained: fp16 saves a few MB and would round what was trained."""
+    import numpy as np
     from safetensors.torch import load_file
 
     converted: dict[str, np.ndarray] = {}
@@ -230,5 +232,9 @@ def _converted(folder: Path, shape: BaseShape) -> dict[str, np.ndarray]:
             raise ConfigError(f"{folder} cannot become a GGUF adapter: {name} has the shape {tuple(rows.shape)}")
         if side == "B" and shape.architecture == "llama" and module in _ROTARY:
             rows = permute_rows(rows, heads)
-        converted[f"blk.{layer}.{_MODULES[module]}.weight.lora_{side.lower()}"] = rows
+        # Ranks are made odd by zeros: where 4 divides one, llama.cpp adds one token's products in another order than
+        # those of several, so a greedy step would depend on what is cached and on what is computed beside it.
+        axis = 0 if side == "A" else 1
+        odd = [(0, (1 - size % 2) * (place == axis)) for place, size in enumerate(rows.shape)]
+        converted[f"blk.{layer}.{_MODULES[module]}.weight.lora_{side.lower()}"] = np.pad(rows, odd)
     return converted

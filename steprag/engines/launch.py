@@ -35,6 +35,8 @@ class EngineSpec:
 
     `api_key_env` names the environment variable that holds the key which clients must send; `key` is the key itself.
 
+    `steady`: greedy completions of llama.cpp do not depend on what is served beside them, for about a fifth more work.
+
     `more`: further adapters of the same base, for requests that ask for one of them (`EngineCommand.switch`).
     """
 
@@ -51,6 +53,7 @@ class EngineSpec:
     api_key_env: str | None = None
     key: str | None = field(default=None, repr=False)
     more: tuple[str, ...] = ()
+    steady: bool = False
 
 
 Switch = Mapping[str | None, Mapping[str, Any]]
@@ -106,6 +109,7 @@ def _llamacpp(spec: EngineSpec, files: ModelFiles, more: dict[str, Path]) -> Eng
     # an empty list, or none, means the scales at the start: to have the base alone, one is set to 0
     switch = {name: {"lora": [{"id": id, "scale": 1.0}]} for id, name in enumerate(loaded)}
     base = {None: {"lora": [{"id": 0, "scale": 0.0}]}} if loaded else {}
+    argv += ["--steady"] * spec.steady
     if spec.threads:
         argv += ["--threads", str(spec.threads)]
     env = {ENGINE_KEY: spec.key} if spec.key else {}

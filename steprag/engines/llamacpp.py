@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--parallel", type=int, default=4)
     parser.add_argument("--context", type=int, default=2048, help="tokens per slot")
+    parser.add_argument("--steady", action="store_true", help="greedy completions do not depend on what is beside")
     parser.add_argument("--threads", type=int, default=threads_for(None))
     parser.add_argument("--api_key_env", help="environment variable that holds the key clients must send")
     return parser
@@ -72,9 +73,11 @@ def _params(xllamacpp: Any, args: argparse.Namespace) -> Any:
     params.cpuparams_batch.n_threads = args.threads
     # Greedy steps must not depend on what was served before, or beside. For caches of float16 and float32, llama.cpp
     # computes the attention of one token, of some, and of 64 or more in three ways, so a prompt of which a part is
-    # cached gets other scores. Of bfloat16 it computes all alike.
+    # cached gets other scores. Of bfloat16 it computes all alike. A prompt in one batch with others' tokens gets other
+    # scores too; without continuous batching it waits until they have ended.
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_BF16
+    params.cont_batching = not args.steady
     params.verbosity = _ERRORS_ONLY
     _close_doors(params, args.api_key_env)
     return params

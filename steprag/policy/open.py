@@ -35,6 +35,7 @@ async def open_policy(
             spec = EngineSpec(
                 config.engine, config.model, config.adapter, parallel=config.concurrency, context=config.context,
                 args=config.engine_args, devices=config.devices, more=more,
+                steady=config.temperature == 0,
             )  # fmt: skip
             endpoint = stack.enter_context(serving_us(spec))
             base_url, model, key = endpoint.base_url, endpoint.model, endpoint.key or "none"

@@ -41,12 +41,18 @@ NOTED = "traced"
 PARENT = "traceparent"
 
 
-async def traced(work: Awaitable[Given], kind: str, name: str, seen: str = "", links: Any = (), **facts: Any) -> Given:
+def traced(
+    work: Awaitable[Given], kind: str, name: str, seen: str = "", links: Any = (), **facts: Any
+) -> Awaitable[Given]:
     """What `work` gives; where traces are asked for, as a span of OpenInference's `kind` with `seen` as its input and
     `facts` as attributes. Its status is what `work` raises, or why the result is none.
     """
-    if (tracer := _tracer()) is None:
-        return await work
+    return work if (tracer := _tracer()) is None else _in_span(tracer, work, kind, name, seen, links, facts)
+
+
+async def _in_span(
+    tracer: Any, work: Awaitable[Given], kind: str, name: str, seen: str, links: Any, facts: Mapping[str, Any]
+) -> Given:
     from opentelemetry.trace import StatusCode
 
     # What an exception was raised from may quote what nobody cleaned of keys: its own words are the status.
