@@ -193,8 +193,13 @@ def test_a_collector_that_is_gone_costs_nothing(questions: Path, tmp_path: Path)
     assert "Traceback" not in ended.stderr
 
 
-def test_work_that_is_cancelled_before_it_begins_says_nothing(recwarn: pytest.WarningsRecorder) -> None:
+def test_work_that_is_cancelled_before_it_begins_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
     """A Ctrl-C in the moment in which a wave of simulations was made."""
+
+    monkeypatch.delenv("OTEL_TRACES_EXPORTER", raising=False)
+    traces._tracer.cache_clear()
 
     async def work() -> None: ...
 
@@ -206,3 +211,4 @@ def test_work_that_is_cancelled_before_it_begins_says_nothing(recwarn: pytest.Wa
     asyncio.run(cancelled())
     gc.collect()
     assert not [one for one in recwarn if "never awaited" in str(one.message)]
+    traces._tracer.cache_clear()
