@@ -35,7 +35,7 @@ class EngineSpec:
 
     `api_key_env` names the environment variable that holds the key which clients must send; `key` is the key itself.
 
-    `steady`: greedy completions of llama.cpp do not depend on what is served beside them, for about a fifth more work.
+    `steady`: on a processor, greedy completions of llama.cpp do not depend on what is served before or beside them.
 
     `more`: further adapters of the same base, for requests that ask for one of them (`EngineCommand.switch`).
     """

@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--parallel", type=int, default=4)
     parser.add_argument("--context", type=int, default=2048, help="tokens per slot")
-    parser.add_argument("--steady", action="store_true", help="greedy completions do not depend on what is beside")
+    parser.add_argument("--steady", action="store_true", help="one request at a time, where no GPU is")
     parser.add_argument("--threads", type=int, default=threads_for(None))
     parser.add_argument("--api_key_env", help="environment variable that holds the key clients must send")
     return parser
@@ -67,17 +67,17 @@ def _params(xllamacpp: Any, args: argparse.Namespace) -> Any:
     params.lora_adapters = [xllamacpp.CommonAdapterLoraInfo(path, scale) for path, scale in scales]
     params.hostnames = [args.host]
     params.port = args.port
-    params.n_parallel = args.parallel
-    params.n_ctx = args.parallel * args.context
+    gpu = any("GPU" in device["type"].name for device in xllamacpp.get_device_info())
+    params.n_parallel = args.parallel if gpu or not args.steady else 1
+    params.n_ctx = params.n_parallel * args.context
     params.cpuparams.n_threads = args.threads
     params.cpuparams_batch.n_threads = args.threads
     # Greedy steps must not depend on what was served before, or beside. For caches of float16 and float32, llama.cpp
     # computes the attention of one token, of some, and of 64 or more in three ways, so a prompt of which a part is
-    # cached gets other scores. Of bfloat16 it computes all alike. A prompt in one batch with others' tokens gets other
-    # scores too; without continuous batching it waits until they have ended.
+    # cached gets other scores. Of bfloat16 it computes all alike. Among the tokens of other requests scores differ too:
+    # on a processor, where a batch gains next to nothing, steady requests are computed one by one.
     params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
     params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_BF16
-    params.cont_batching = not args.steady
     params.verbosity = _ERRORS_ONLY
     _close_doors(params, args.api_key_env)
     return params
