@@ -39,9 +39,11 @@ SURE = 0.58
 """What the best sentences must reach to count as found, from 0 to 1 (`_is_sure`), as the benchmark's files have it."""
 FAR, CLOSE = 0.3, 0.75
 """Two words' likeness that counts nothing, and that counts as the same word."""
+HEADING = 4
+"""Words of a heading at most."""
 CELL = " | "
 """Between the cells of a table's row."""
-_FIGURE, _WORD = re.compile(r"\d"), re.compile(r"[^\W_]{1,40}")
+_FIGURE, _WORD, _NAMED = re.compile(r"\d"), re.compile(r"[^\W_]{1,40}"), re.compile(r"<(\w+)>")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Language:
     small: frozenset[str]
     endings: tuple[str, ...]
     end: re.Pattern[str]
+    open: re.Pattern[str]
+    refers: re.Pattern[str]
     kinds: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
 
 
@@ -62,8 +66,21 @@ def english() -> Language:
     told = read_yaml(ENGLISH)
     short = "".join(rf"(?<!\b{re.escape(one)})" for one in told["short"].split())
     end = rf"(?<!\b[A-Z]){short}[.!?…][\"'”’)\]]?(?=\s+[^a-z\s])|[。！？]|\n"
-    kinds = ((re.compile(one["asked"], re.I), re.compile(one["holds"], re.I)) for one in told["kinds"])
-    return Language(frozenset(told["small"].split()), tuple(told["endings"].split()), re.compile(end), tuple(kinds))
+    parts: dict[str, str] = {}
+    for name, part in told["parts"].items():
+        parts[name] = _NAMED.sub(lambda found: parts[found[1]], part)
+    kinds = (
+        [re.compile(_NAMED.sub(lambda found: parts[found[1]], one[key]), re.I) for key in ("asked", "holds")]
+        for one in told["kinds"]
+    )
+    return Language(
+        frozenset(told["small"].split()),
+        tuple(told["endings"].split()),
+        re.compile(end),
+        re.compile(told["open"], re.I),
+        re.compile(told["refers"], re.I),
+        tuple((asked, holds) for asked, holds in kinds),
+    )
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,7 @@ class Sentence:
     text: str
     passage: Passage
     around: str
+    said: str
     like: float = 0.0
     fit: float = 0.0
 
@@ -123,7 +141,7 @@ class Reader:
         """The `KEPT` sentences of what was found that fit the last query best, the best first."""
         found = {passage.id: passage for row in (*state.earlier, state.passages) for passage in row}
         units = [*islice((unit for passage in found.values() for unit in _units(passage)), READ)]
-        texts = [f"{one.passage.title}\n{_labelled(one.text, one.around)}" for one in units]
+        texts = [f"{one.passage.title}\n{one.said}" for one in units]
         asked = self._asked(state)
         likes = await self._alike([asked], texts)
         return await asyncio.to_thread(_best_of, asked, units, likes[0])
@@ -148,7 +166,7 @@ def _best_of(asked: str, units: Sequence[Sentence], likes: Sequence[float]) -> l
     for unit, like in zip(units, likes, strict=True):
         own = _met(weights, _stems(unit.text))
         near = _met(weights, _stems(f"{unit.passage.title} {unit.around} {unit.text}"))
-        fit = OWN * own + NEAR * near + like + KIND * answers(unit.text) - RANK * ranks[unit.passage.id]
+        fit = OWN * own + NEAR * near + like + KIND * answers(unit) - RANK * ranks[unit.passage.id]
         if unit.text not in scored or scored[unit.text].fit < fit:
             scored[unit.text] = replace(unit, like=like, fit=fit)
     return sorted(scored.values(), key=lambda one: -one.fit)[:KEPT]
@@ -159,16 +177,25 @@ def _is_sure(asked: str, best: Sequence[Sentence], near: Mapping[str, Mapping[st
     words or close ones, has them itself, and is like the question. `near`: the likeness of these words to those.
     """
     answers = _answers(asked)
-    fitting = [one for one in best if answers(one.text)]
+    fitting = [one for one in best if answers(one)]
     passage = max((_closeness(near, _read(one.passage)) for one in fitting), default=0)
     sentence = max((_closeness(near, f"{one.around} {one.text}") for one in fitting), default=0)
     return passage / 2 + sentence / 4 + max((one.like for one in fitting), default=0) / 4 >= SURE
 
 
-def _answers(asked: str) -> Callable[[str], bool]:
-    """Whether a sentence has what a question asks for (`Language.kinds`), and not in the question's own words."""
+def _answers(asked: str) -> Callable[[Sentence], bool]:
+    """Whether a sentence has what a question asks for (`Language.kinds`), and not in the question's own words. What "she"
+    or "it" may mean stands before it.
+    """
     known, wanted = _stems(asked), [holds for question, holds in english().kinds if question.search(asked)]
-    return lambda text: all(any(not _stems(found[0]) <= known for found in one.finditer(text)) for one in wanted)
+    is_open = english().open.search(asked)
+
+    def answers(one: Sentence) -> bool:
+        if is_open and (one.text.endswith("?") or _stems(" ".join(_telling(one.text))) <= known):
+            return False
+        return all(any(not _stems(found[0]) <= known for found in kind.finditer(one.said)) for kind in wanted)
+
+    return answers
 
 
 def _closeness(near: Mapping[str, Mapping[str, float]], text: str) -> float:
@@ -194,14 +221,21 @@ def _units(passage: Passage) -> Iterator[Sentence]:
     """The sentences, list items and rows of a passage, each with what explains it: the sentence before, which a pronoun
     may mean; of a row the first one of its table, where that has no figures: it names the cells, and answers nothing.
     """
-    before, head = "", None
+    before, head, names = "", "", None
     for text in _sentences(passage.text):
         is_row = CELL in text
-        if is_row and head is None and not _FIGURE.search(text):
-            head = text
+        if is_row and names is None and not _FIGURE.search(text):
+            names = text
             continue
-        yield Sentence(text, passage, (head or "") if is_row else before)
-        before, head = ("", head or "") if is_row else (text, None)
+        if is_row:
+            yield Sentence(text, passage, f"{head} {names or ''}", f"{head}\n{_labelled(text, names or '')}")
+            before, names = "", names or ""
+            continue
+        said = f"{before} {text}" if english().refers.match(text) else text
+        yield Sentence(text, passage, f"{head} {before}", f"{head}\n{said}")
+        before, names = text, None
+        if len(text.split()) <= HEADING and not _FIGURE.search(text):
+            head = text
 
 
 def _labelled(row: str, head: str) -> str:
