@@ -184,16 +184,14 @@ def _is_sure(asked: str, best: Sequence[Sentence], near: Mapping[str, Mapping[st
 
 
 def _answers(asked: str) -> Callable[[Sentence], bool]:
-    """Whether a sentence has what a question asks for (`Language.kinds`), and not in the question's own words. What "she"
-    or "it" may mean stands before it.
-    """
+    """Whether a sentence has what a question asks for (`Language.kinds`), and not in the question's own words."""
     known, wanted = _stems(asked), [holds for question, holds in english().kinds if question.search(asked)]
     is_open = english().open.search(asked)
 
     def answers(one: Sentence) -> bool:
         if is_open and (one.text.endswith("?") or _stems(" ".join(_telling(one.text))) <= known):
             return False
-        return all(any(not _stems(found[0]) <= known for found in kind.finditer(one.said)) for kind in wanted)
+        return all(any(not _stems(found[0]) <= known for found in kind.finditer(one.text)) for kind in wanted)
 
     return answers
 
