@@ -17,9 +17,9 @@ from itertools import islice
 from statistics import fmean
 
 from steprag.agent.citations import stands
-from steprag.agent.english import english, sentences, stem, stems, telling
 from steprag.agent.grammar import Grammar
 from steprag.agent.inert import neutralise
+from steprag.agent.language import english, sentences, spelled, stem, stems, telling
 from steprag.agent.retriever import Retriever, Similar
 from steprag.errors import ConfigError
 from steprag.types import Completion, Message, Passage, Sample, State, Usage
@@ -34,9 +34,13 @@ OWN, NEAR, KIND, RANK = 0.3, 0.6, 0.3, 0.02
 """Beside its likeness to the question, what a sentence gains by the question's words in it, by those around it and by
 the kind of answer, and loses by each rank of its passage.
 """
-SURE = 1.9
-"""What the best sentences must reach to count as found, from 0 to 1 (`_is_sure`), as the benchmark's files have it."""
-FAR, CLOSE = 0.3, 0.75
+LIKE, PASSAGE, AROUND, SAID = 0.2, 0.3, 0.2, 0.3
+"""What counts, of 1, for an answer that was found: a sentence's likeness to the question, and the question's words in
+its passage, around it and in it (`_is_sure`).
+"""
+SURE, BARE = 0.46, 0.37
+"""What that must come to, with an encoder and without one: between what the benchmark's questions come to."""
+FAR, CLOSE = 0.4, 0.9
 """Two words' likeness that counts nothing, and that counts as the same word."""
 HEADING = 4
 """Words of a heading at most."""
@@ -101,9 +105,9 @@ class Reader:
     async def _best(self, state: State) -> list[Sentence]:
         """The `KEPT` sentences of what was found that fit the last query best, the best first."""
         found = {passage.id: passage for row in (*state.earlier, state.passages) for passage in row}
-        units = [*islice((unit for passage in found.values() for unit in _units(passage)), READ)]
-        texts = [f"{one.passage.title}\n{one.said}" for one in units]
         asked = self._asked(state)
+        units = [*islice((unit for passage in found.values() for unit in _units(asked, passage)), READ)]
+        texts = [f"{one.passage.title}\n{one.said}" for one in units]
         likes = await self._alike([asked], texts)
         return await asyncio.to_thread(_best_of, asked, units, likes[0])
 
@@ -127,7 +131,7 @@ def _best_of(asked: str, units: Sequence[Sentence], likes: Sequence[float]) -> l
     for unit, like in zip(units, likes, strict=True):
         own = _met(weights, stems(unit.text))
         near = _met(weights, stems(f"{unit.passage.title} {unit.around} {unit.text}"))
-        fit = OWN * own + NEAR * near + like + KIND * answers(unit) - RANK * ranks[unit.passage.id]
+        fit = (OWN * own + KIND) * answers(unit) + NEAR * near + like - RANK * ranks[unit.passage.id]
         if unit.text not in scored or scored[unit.text].fit < fit:
             scored[unit.text] = replace(unit, like=like, fit=fit)
     return sorted(scored.values(), key=lambda one: -one.fit)[:KEPT]
@@ -144,19 +148,14 @@ def _is_sure(asked: str, best: Sequence[Sentence], near: Mapping[str, Mapping[st
     def support(one: Sentence) -> float:
         read, context = _read(one.passage), f"{one.passage.title} {one.around} {one.text}"
         said = {word.lower() for word in _WORD.findall(f"{read} {one.around}")}
-        own = _closeness(near, one.text)
-        if not all(stands(word, said) for word in exact) or (CELL in one.text and max(own.values(), default=0) < 1):
+        passage, around, own = (_closeness(near, text) for text in (read, context, one.text))
+        if not all(stands(word, said) for word in exact) or (CELL in one.text and 1 not in own.values()):
             return 0.0
-        around = _closeness(near, context)
-        passage = _closeness(near, read)
-        return (
-            0.6 * one.like
-            + _mean(passage.values())
-            + 0.8 * _mean(around[word] for word in rest)
-            + _mean(own[word] for word in rest)
-        )
+        within = AROUND * _mean(around[word] for word in rest) + SAID * _mean(own[word] for word in rest)
+        return LIKE * one.like + PASSAGE * _mean(passage.values()) + within
 
-    return any(support(one) >= SURE for one in best if answers(one))
+    least = SURE if any(one.like for one in best) else BARE
+    return bool(near) and any(support(one) >= least for one in best if answers(one))
 
 
 def _answers(asked: str) -> Callable[[Sentence], bool]:
@@ -201,25 +200,24 @@ def _read(passage: Passage) -> str:
     return f"{passage.title} {passage.text[:PART]}"
 
 
-def _units(passage: Passage) -> Iterator[Sentence]:
-    """The sentences, list items and rows of a passage, each with what explains it: the sentence before, which a pronoun
-    may mean; of a row the first one of its table, where that has no figures: it names the cells, and answers nothing.
+def _units(asked: str, passage: Passage) -> Iterator[Sentence]:
+    """The sentences, list items and rows of a passage, each with what explains it: the last heading and the sentence
+    before; of a row the first one of its table, where that has no figures: it names the cells, and answers nothing.
     """
-    before, head, names = "", "", None
+    heading, before, names = "", "", None
     for text in sentences(passage.text):
         is_row = CELL in text
-        if is_row and names is None and not _FIGURE.search(text):
-            names = text
-            continue
-        if is_row:
-            yield Sentence(text, passage, f"{head} {names or ''}", f"{head}\n{_labelled(text, names or '')}")
-            before, names = "", names or ""
-            continue
-        said = f"{before} {text}" if english().refers.match(text) else text
-        yield Sentence(text, passage, f"{head} {before}", f"{head}\n{said}")
-        before, names = text, None
-        if len(text.split()) <= HEADING and not _FIGURE.search(text):
-            head = text
+        if is_row and names is None:
+            before = names = "" if _FIGURE.search(text) else text
+            if names:
+                continue
+        said = f"{before} {text}" if english().refers.match(text) else _labelled(text, before)
+        around = f"{heading} {before}"
+        around += f" {spelled(asked, f'{passage.title} {around} {text}')}"
+        yield Sentence(text, passage, around, f"{heading}\n{said}")
+        if not is_row:
+            before, names = text, None
+            heading = text if len(text.split()) <= HEADING and not _FIGURE.search(text) else heading
 
 
 def _labelled(row: str, head: str) -> str:
@@ -235,7 +233,7 @@ def _weights(asked: str, passages: Sequence[frozenset[str]]) -> dict[str, float]
     counts = Counter(word for words in passages for word in words)
     weights = {
         (root := stem(word.lower())): (1 + math.log((1 + len(passages)) / (1 + counts[root]))) * (2 - word.islower())
-        for word in telling(asked)
+        for word in _subject(asked)
     }
     return {word: weight / sum(weights.values()) for word, weight in weights.items()}
 

@@ -13,6 +13,8 @@ from steprag.records.yaml_files import read_yaml
 ENGLISH = Path(__file__).parents[2] / "configs" / "reader.yaml"
 LONGEST = 400
 """Characters of a sentence that are read."""
+INITIALS = range(2, 7)
+"""Letters of a word that is spelled by initials."""
 _WORD, _PART = re.compile(r"[^\W_]{1,40}"), re.compile(r"<(\w+)>")
 
 
@@ -77,3 +79,19 @@ def stem(word: str) -> str:
 
 def stems(text: str) -> frozenset[str]:
     return frozenset(stem(found.lower()) for found in _WORD.findall(text))
+
+
+def spelled(asked: str, text: str) -> str:
+    """What a text says in a question's terms: the question's "FAQ" where the text has "frequently asked questions", and
+    these words where the text has FAQ.
+    """
+    words, there = tuple(_WORD.findall(asked)), tuple(_WORD.findall(text))
+    short = [word for word in words if word in _runs(there)]
+    return " ".join([*short, *(run for word, run in _runs(words).items() if word in there)])
+
+
+@lru_cache(64)
+def _runs(words: tuple[str, ...]) -> dict[str, str]:
+    """Each run of words by its initials in capitals."""
+    runs = (words[start : start + n] for n in INITIALS for start in range(len(words) - n + 1))
+    return {"".join(word[0] for word in run).upper(): " ".join(run) for run in runs}
