@@ -11,7 +11,7 @@ import asyncio
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import fmean
@@ -34,12 +34,8 @@ OWN, NEAR, KIND, RANK = 0.3, 0.6, 0.3, 0.02
 """Beside its likeness to the question, what a sentence gains by the question's words in it, by those around it and by
 the kind of answer, and loses by each rank of its passage.
 """
-LIKE, PASSAGE, AROUND, SAID = 0.2, 0.3, 0.2, 0.3
-"""What counts, of 1, for an answer that was found: a sentence's likeness to the question, and the question's words in
-its passage, around it and in it (`_is_sure`).
-"""
-SURE, BARE = 0.46, 0.37
-"""What that must come to, with an encoder and without one: between what the benchmark's questions come to."""
+SURE, BARE = 0.46, 0.3
+"""What a sentence must come to, with an encoder and without, to count as found (`_is_sure`); the benchmark sets them."""
 FAR, CLOSE = 0.4, 0.9
 """Two words' likeness that counts nothing, and that counts as the same word."""
 HEADING = 4
@@ -139,22 +135,21 @@ def _best_of(asked: str, units: Sequence[Sentence], likes: Sequence[float]) -> l
 
 def _is_sure(asked: str, best: Sequence[Sentence], near: Mapping[str, Mapping[str, float]]) -> bool:
     """Whether one of the best sentences answers: of the kind that is asked for, in a passage that has the question's
-    names and numbers, and close to its other words. `near`: the likeness of these words to those of the passages.
+    names and numbers; like the question, and with its words in the passage and in the sentence itself, on the mean.
+    `near`: the likeness of these words to those of the passages.
     """
-    answers = _answers(asked)
+    answers, least = _answers(asked), SURE if any(one.like for one in best) else BARE
     exact = [word for word in near if english().exact.fullmatch(word) or not (word.islower() or asked.startswith(word))]
-    rest = near.keys() - exact
 
     def support(one: Sentence) -> float:
-        read, context = _read(one.passage), f"{one.passage.title} {one.around} {one.text}"
-        said = {word.lower() for word in _WORD.findall(f"{read} {one.around}")}
-        passage, around, own = (_closeness(near, text) for text in (read, context, one.text))
-        if not all(stands(word, said) for word in exact) or (CELL in one.text and 1 not in own.values()):
+        there = {word.lower() for word in _WORD.findall(f"{_read(one.passage)} {one.around}")}
+        passage, own = _closeness(near, _read(one.passage)), _closeness(near, one.text)
+        is_other_row = CELL in one.text and 1 not in own.values()
+        if is_other_row or not all(stands(word, there) for word in exact):
             return 0.0
-        within = AROUND * _mean(around[word] for word in rest) + SAID * _mean(own[word] for word in rest)
-        return LIKE * one.like + PASSAGE * _mean(passage.values()) + within
+        rest = [own[word] for word in near if word not in exact] or [1.0]
+        return (one.like + fmean(passage.values()) + fmean(rest)) / 3
 
-    least = SURE if any(one.like for one in best) else BARE
     return bool(near) and any(support(one) >= least for one in best if answers(one))
 
 
@@ -189,11 +184,6 @@ def _closeness(near: Mapping[str, Mapping[str, float]], text: str) -> dict[str, 
         return min(max((max((likes[one] for one in words), default=0) - FAR) / (CLOSE - FAR), 0.0), 1.0)
 
     return {word: close(word, likes) for word, likes in near.items()}
-
-
-def _mean(values: Iterable[float]) -> float:
-    """Their mean; 1 where there are none."""
-    return fmean(given) if (given := [*values]) else 1.0
 
 
 def _read(passage: Passage) -> str:
