@@ -35,7 +35,7 @@ OWN, NEAR, KIND, RANK = 0.3, 0.6, 0.3, 0.02
 the kind of answer, and loses by each rank of its passage.
 """
 SURE, BARE = 0.46, 0.3
-"""What a sentence must come to, with an encoder and without, to count as found (`_is_sure`); the benchmark sets them."""
+"""What a sentence must come to, to count as found, with an encoder and without one (`_is_sure`)."""
 FAR, CLOSE = 0.4, 0.9
 """Two words' likeness that counts nothing, and that counts as the same word."""
 HEADING = 4
@@ -143,7 +143,8 @@ def _is_sure(asked: str, best: Sequence[Sentence], near: Mapping[str, Mapping[st
 
     def support(one: Sentence) -> float:
         there = {word.lower() for word in _WORD.findall(f"{_read(one.passage)} {one.around}")}
-        passage, own = _closeness(near, _read(one.passage)), _closeness(near, one.text)
+        passage = _closeness(near, _read(one.passage))
+        own = _closeness(near, f"{one.text} {spelled(asked, one.text)}")
         is_other_row = CELL in one.text and 1 not in own.values()
         if is_other_row or not all(stands(word, there) for word in exact):
             return 0.0
@@ -202,9 +203,7 @@ def _units(asked: str, passage: Passage) -> Iterator[Sentence]:
             if names:
                 continue
         said = f"{before} {text}" if english().refers.match(text) else _labelled(text, before)
-        around = f"{heading} {before}"
-        around += f" {spelled(asked, f'{passage.title} {around} {text}')}"
-        yield Sentence(text, passage, around, f"{heading}\n{said}")
+        yield Sentence(text, passage, f"{heading} {before} {spelled(asked, text)}", f"{heading}\n{said}")
         if not is_row:
             before, names = text, None
             heading = text if len(text.split()) <= HEADING and not _FIGURE.search(text) else heading
