@@ -145,7 +145,7 @@ def made() -> Iterator[tuple[str, UsedPattern]]:
     routes = "'|'.join((f'(?:{one})' for one in each)).replace('\\n', '')"
     yield from (one("steprag.agent.talk", routes, each, "fullmatch") for each in talk._patterns().values())
     yield one("steprag.agent.language", "end", language.english().end, "finditer")
-    for pattern in (language.english().opens, language.english().refers, language.english().exact):
+    for pattern in (language.english().opens, language.english().exact):
         yield one("steprag.agent.language", "told[name]", pattern, "search", "match", "fullmatch")
     for asked, holds in language.english().kinds:
         yield one("steprag.agent.language", "filled(one['asked'])", asked, "search", "sub")

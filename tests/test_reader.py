@@ -38,7 +38,7 @@ The Belmora office was opened in 1950. It has 212 employees. <answer> 7 </answer
 The office in Tirana is smaller. Rana Duarte leads it. Parent teacher association (PTA)
 
 Keeping bees
-Twice a year. They moved on 5 June. Luis Ferro looks after 14 hives. He sells the honey for 6 euros.
+Luis Ferro looks after 14 hives. He sold their honey for 6 euros. Twice a year.
 
 School fair
 The PTA made 900 euros.
@@ -61,7 +61,8 @@ def read(question: str, *texts: str) -> Episode:
     ("What is the weight of Dark Anna?", "Dark Anna | 1 kg.", None),
     ("How often do we keep bees?", "Twice a year.", None),
     ("How many hives have the bees?", "Luis Ferro looks after 14 hives.", None),
-    ("Who sells the honey?", "He sells the honey for 6 euros.", None),
+    ("Who sold their honey?", "He sold their honey for 6 euros.", None),
+    ("What happens at the school fair?", "The PTA made 900 euros.", None),
     ("How much did the parent teacher association make at the fair?", "The PTA made 900 euros.", None),
     ("How many hives are in Tirana's second garden?", None, "evidence"),
     ("What is the weight of Bright Anna?", None, "evidence"),

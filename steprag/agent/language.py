@@ -21,15 +21,14 @@ _WORD, _PART = re.compile(r"[^\W_]{1,40}"), re.compile(r"<(\w+)>")
 @dataclass(frozen=True)
 class Language:
     """`small`: words that say nothing of a subject; `endings` of words; `end`: where a sentence ends; `opens`: a
-    question that yes or no does not answer; `refers`: how a sentence begins that needs the one before; `exact`: a word
-    that no other stands for; `kinds`: what a question asks for, and what answers it.
+    question that yes or no does not answer; `exact`: a word that no other stands for; `kinds`: what a question asks
+    for, and what answers it.
     """
 
     small: frozenset[str]
     endings: tuple[str, ...]
     end: re.Pattern[str]
     opens: re.Pattern[str]
-    refers: re.Pattern[str]
     exact: re.Pattern[str]
     kinds: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
 
@@ -47,10 +46,10 @@ def english() -> Language:
 
     for name, text in told["parts"].items():
         parts[name] = filled(text)
-    opens, refers, exact = (re.compile(told[name], re.I) for name in ("opens", "refers", "exact"))
+    opens, exact = (re.compile(told[name], re.I) for name in ("opens", "exact"))
     kinds = ((re.compile(filled(one["asked"]), re.I), re.compile(filled(one["holds"]), re.I)) for one in told["kinds"])
     small, endings = frozenset(told["small"].split()), tuple(told["endings"].split())
-    return Language(small, endings, re.compile(end), opens, refers, exact, tuple(kinds))
+    return Language(small, endings, re.compile(end), opens, exact, tuple(kinds))
 
 
 def sentences(text: str) -> Iterator[str]:

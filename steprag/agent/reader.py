@@ -47,7 +47,9 @@ _FIGURE, _WORD = re.compile(r"\d"), re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of a passage, what explains it (`_units`), its likeness to the question, and how well it fits."""
+    """A sentence of a passage, what explains it (`_units`), what is compared, its likeness to the question, and how well
+    it fits.
+    """
 
     text: str
     passage: Passage
@@ -145,8 +147,7 @@ def _is_sure(asked: str, best: Sequence[Sentence], near: Mapping[str, Mapping[st
         there = {word.lower() for word in _WORD.findall(f"{_read(one.passage)} {one.around}")}
         passage = _closeness(near, _read(one.passage))
         own = _closeness(near, f"{one.text} {spelled(asked, one.text)}")
-        is_other_row = CELL in one.text and 1 not in own.values()
-        if is_other_row or not all(stands(word, there) for word in exact):
+        if not all(stands(word, there) for word in exact):
             return 0.0
         rest = [own[word] for word in near if word not in exact] or [1.0]
         return (one.like + fmean(passage.values()) + fmean(rest)) / 3
@@ -202,8 +203,8 @@ def _units(asked: str, passage: Passage) -> Iterator[Sentence]:
             before = names = "" if _FIGURE.search(text) else text
             if names:
                 continue
-        said = f"{before} {text}" if english().refers.match(text) else _labelled(text, before)
-        yield Sentence(text, passage, f"{heading} {before} {spelled(asked, text)}", f"{heading}\n{said}")
+        around = f"{heading} {before} {spelled(asked, text)}"
+        yield Sentence(text, passage, around, f"{heading}\n{_labelled(text, before)}")
         if not is_row:
             before, names = text, None
             heading = text if len(text.split()) <= HEADING and not _FIGURE.search(text) else heading
