@@ -47,8 +47,8 @@ _FIGURE, _WORD = re.compile(r"\d"), re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of a passage, what explains it (`_units`), what is compared with the question, how like it that is, and
-    how well it fits.
+    """A sentence of a passage, what explains it (`_units`), what is compared with the question, how like it that
+    is, and how well it fits.
     """
 
     text: str
