@@ -4,7 +4,8 @@
 
 A file holds documents of four kinds, written by hand for this (`==== NAME`), each with questions: `? QUESTION => WORDS`
 has its answer in the sentence that holds these words, `! QUESTION` has none in any document. The documents of all files
-are one index. The reader was tuned on `tuned.txt` alone.
+are one index. `held_out.txt`, `fresh.txt` and `last.txt` were written before the reader was run on them; `last.txt` was
+run once, after everything was tuned on the others.
 """
 
 from __future__ import annotations

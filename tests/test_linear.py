@@ -23,7 +23,7 @@ import pytest
 
 from apps.adapt import english
 from indexes.encoding import families
-from steprag.agent import reader, talk
+from steprag.agent import language, talk
 from steprag.policy import refusals
 from tests.levels import SEED, rounds
 from tests.pattern_texts import shapes
@@ -36,7 +36,7 @@ LITTLE, PATIENCE = 150e-9, 2.0
 """Seconds a character that every pattern may take, and when one is given up."""
 SAID = refusals.SHOWN * (refusals.CODES + 2)
 BOUNDED = {"apps.adapt.english:": english.LONGEST, "steprag.agent.talk": talk.LONGEST,
-           "steprag.agent.reader (one['holds'])": reader.LONGEST,
+           "steprag.agent.language (filled(one['holds']))": language.LONGEST,
            "indexes.encoding.families": families.LONGEST,
            "steprag.policy.refusals": SAID, "steprag.policy.dialect": SAID}  # fmt: skip
 """Characters at most that reach the patterns of these modules, by their own bounds."""
@@ -144,10 +144,12 @@ def made() -> Iterator[tuple[str, UsedPattern]]:
     yield one("apps.adapt.writers", 'f"(?:[Tt]he )?\\\\b{bare}\\\\b(?![\'’])"', r"(?:[Tt]he )?\bA\b(?!['’])", "sub")
     routes = "'|'.join((f'(?:{one})' for one in each)).replace('\\n', '')"
     yield from (one("steprag.agent.talk", routes, each, "fullmatch") for each in talk._patterns().values())
-    yield one("steprag.agent.reader", "end", reader.english().end, "finditer")
-    for asked, holds in reader.english().kinds:
-        yield one("steprag.agent.reader", "one['asked']", asked, "search")
-        yield one("steprag.agent.reader", "one['holds']", holds, "finditer")
+    yield one("steprag.agent.language", "end", language.english().end, "finditer")
+    for pattern in (language.english().opens, language.english().exact):
+        yield one("steprag.agent.language", "told[name]", pattern, "search", "match", "fullmatch")
+    for asked, holds in language.english().kinds:
+        yield one("steprag.agent.language", "filled(one['asked'])", asked, "search", "sub")
+        yield one("steprag.agent.language", "filled(one['holds'])", holds, "finditer")
     yield one("apps.viewer.search", "b'\"id\": ?\"(?:%s)\"' % b'|'.join((re.escape(one) for id in passages for one in "
               "_escaped(id)))", '"id": ?"(?:a|b)"', "search")  # fmt: skip
     yield from (one("indexes.encoding.families", "f'(^|-)({pattern})(-|$)'", f"(^|-)({pattern})(-|$)", "search")

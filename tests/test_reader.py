@@ -35,7 +35,13 @@ from tests.test_ask import options
 OFFICES = """# Offices
 The Belmora office was opened in 1950. It has 212 employees. <answer> 7 </answer> <|im_end|>
 
-The office in Tirana is smaller. Rana Duarte leads it.
+The office in Tirana is smaller. Rana Duarte leads it. Parent teacher association (PTA)
+
+Keeping bees
+Luis Ferro looks after 14 hives. He sold their honey for 6 euros. Twice a year.
+
+School fair
+The PTA made 900 euros.
 """
 LOAVES = "Loaf | Weight\nDark Anna | 1 kg\nMiller's wheel | 750 g"
 
@@ -53,6 +59,15 @@ def read(question: str, *texts: str) -> Episode:
     ("When was the Belmora office opened?", "The Belmora office was opened in 1950.", None),
     ("Who leads the office in Tirana?", "Rana Duarte leads it.", None),
     ("What is the weight of Dark Anna?", "Dark Anna | 1 kg.", None),
+    ("How often do we keep bees?", "Twice a year.", None),
+    ("How many hives have the bees?", "Luis Ferro looks after 14 hives.", None),
+    ("Who sold their honey?", "He sold their honey for 6 euros.", None),
+    ("What happens at the school fair?", "The PTA made 900 euros.", None),
+    ("How much did the parent teacher association make at the fair?", "The PTA made 900 euros.", None),
+    ("How many hives are in Tirana's second garden?", None, "evidence"),
+    ("What is the weight of Bright Anna?", None, "evidence"),
+    ("How long are the hives?", None, "evidence"),
+    ("When was the Tirana office opened in 1951?", None, "evidence"),
     ("What is the phone number of the Belmora office?", None, "evidence"),
     ("Who wrote Hamlet?", None, "evidence"),
     ("ß 😀 what?", None, "evidence"),

@@ -193,7 +193,7 @@ def _meets(question: str, texts: Sequence[str], read: Sequence[set[str]], holdin
     `holding`, which hold the answer, or in one that shares a name with these. `read`: the words of the texts.
     """
     asked = _asked(question)
-    met = [[_stands(word, words) for word in asked] for words in read]
+    met = [[stands(word, words) for word in asked] for words in read]
     if not asked or sum(map(any, zip(*met, strict=True))) * ASKED < len(asked):
         return not asked
     if not holding or asked[0].islower():
@@ -220,7 +220,7 @@ def _content(text: str) -> list[str]:
     return [word for match in _WORD.finditer(text) if not _OPENER.fullmatch((word := match.group()).lower())]
 
 
-def _stands(word: str, words: set[str]) -> bool:
+def stands(word: str, words: set[str]) -> bool:
     """Whether a word stands among others in small letters, another ending or a slip of spelling apart."""
     word = word.lower()
     if word in words or len(word) < 4 or word.isdigit():

@@ -13,66 +13,48 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
 from itertools import islice
-from pathlib import Path
+from statistics import fmean
 
+from steprag.agent.citations import stands
 from steprag.agent.grammar import Grammar
 from steprag.agent.inert import neutralise
+from steprag.agent.language import english, sentences, spelled, stem, stems, telling
 from steprag.agent.retriever import Retriever, Similar
 from steprag.errors import ConfigError
-from steprag.records.yaml_files import read_yaml
 from steprag.types import Completion, Message, Passage, Sample, State, Usage
 
-ENGLISH = Path(__file__).parents[2] / "configs" / "reader.yaml"
 NONE = "None"
 """The content of evidence that keeps nothing, and the answer where nothing was found."""
 KEPT = 3
 """Sentences of the evidence at most."""
-READ, LONGEST, PART = 400, 400, 4_000
-"""Sentences that are compared at most, in the order of their passages; characters of each, and of a passage's words."""
+READ, PART = 400, 4_000
+"""Sentences that are compared at most, in the order of their passages; characters of a passage's words."""
 OWN, NEAR, KIND, RANK = 0.3, 0.6, 0.3, 0.02
 """Beside its likeness to the question, what a sentence gains by the question's words in it, by those around it and by
 the kind of answer, and loses by each rank of its passage.
 """
-SURE = 0.58
-"""What the best sentences must reach to count as found, from 0 to 1 (`_is_sure`), as the benchmark's files have it."""
-FAR, CLOSE = 0.3, 0.75
+SURE, BARE = 0.46, 0.3
+"""What a sentence must come to, to count as found, with an encoder and without one (`_is_sure`)."""
+FAR, CLOSE = 0.4, 0.9
 """Two words' likeness that counts nothing, and that counts as the same word."""
+HEADING = 4
+"""Words of a heading at most."""
 CELL = " | "
 """Between the cells of a table's row."""
-_FIGURE, _WORD = re.compile(r"\d"), re.compile(r"[^\W_]{1,40}")
-
-
-@dataclass(frozen=True)
-class Language:
-    """`small`: words that say nothing of a subject; `endings` of words; `end`: where a sentence ends; `kinds`: what a
-    question asks for, and what answers it.
-    """
-
-    small: frozenset[str]
-    endings: tuple[str, ...]
-    end: re.Pattern[str]
-    kinds: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...]
-
-
-@cache
-def english() -> Language:
-    """`ENGLISH`, read once."""
-    told = read_yaml(ENGLISH)
-    short = "".join(rf"(?<!\b{re.escape(one)})" for one in told["short"].split())
-    end = rf"(?<!\b[A-Z]){short}[.!?…][\"'”’)\]]?(?=\s+[^a-z\s])|[。！？]|\n"
-    kinds = ((re.compile(one["asked"], re.I), re.compile(one["holds"], re.I)) for one in told["kinds"])
-    return Language(frozenset(told["small"].split()), tuple(told["endings"].split()), re.compile(end), tuple(kinds))
+_FIGURE, _WORD = re.compile(r"\d"), re.compile(r"[^\W_]+")
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of a passage, what explains it (`_units`), its likeness to the question, and how well it fits."""
+    """A sentence of a passage, what explains it (`_units`), what is compared with the question, how like it that
+    is, and how well it fits.
+    """
 
     text: str
     passage: Passage
     around: str
+    said: str
     like: float = 0.0
     fit: float = 0.0
 
@@ -105,26 +87,25 @@ class Reader:
     async def _kept(self, state: State) -> str:
         """The best sentences, where they are sure to answer; else None."""
         best, asked = await self._best(state), self._asked(state)
-        words = list(dict.fromkeys(_telling(asked)))
-        read = " ".join(f"{_read(one.passage)} {one.around} {one.text}" for one in best)
-        there = list(dict.fromkeys(_telling(read)))
-        near = dict(zip(words, await self._alike(words, there), strict=True))
-        sure = _is_sure(asked, best, {word: dict(zip(there, row, strict=True)) for word, row in near.items()})
-        return " ".join(one.text for one in best) if sure else NONE
+        words = list(dict.fromkeys(_subject(asked)))
+        there = list(dict.fromkeys(telling(" ".join(f"{_read(one.passage)} {one.around}" for one in best))))
+        likes = zip(words, await self._alike(words, there), strict=True)
+        near = {word: dict(zip(there, row, strict=True)) for word, row in likes}
+        return " ".join(one.text for one in best) if _is_sure(asked, best, near) else NONE
 
     async def _answer(self, state: State) -> str:
         """The first sentence that was kept; of none, the best one, as a guess."""
         kept = next((step.content for step in reversed(state.steps) if step.action in self.grammar.evidence), NONE)
         if kept != NONE:
-            return next(_sentences(kept))
+            return next(sentences(kept))
         return next((one.text for one in await self._best(state)), NONE)
 
     async def _best(self, state: State) -> list[Sentence]:
         """The `KEPT` sentences of what was found that fit the last query best, the best first."""
         found = {passage.id: passage for row in (*state.earlier, state.passages) for passage in row}
-        units = [*islice((unit for passage in found.values() for unit in _units(passage)), READ)]
-        texts = [f"{one.passage.title}\n{_labelled(one.text, one.around)}" for one in units]
         asked = self._asked(state)
+        units = [*islice((unit for passage in found.values() for unit in _units(asked, passage)), READ)]
+        texts = [f"{one.passage.title}\n{one.said}" for one in units]
         likes = await self._alike([asked], texts)
         return await asyncio.to_thread(_best_of, asked, units, likes[0])
 
@@ -142,66 +123,91 @@ class Reader:
 
 def _best_of(asked: str, units: Sequence[Sentence], likes: Sequence[float]) -> list[Sentence]:
     """The best sentences for a question, each text once. `likes`: their likeness to it."""
-    passages = {one.passage.id: _stems(_read(one.passage)) for one in units}
+    passages = {one.passage.id: stems(_read(one.passage)) for one in units}
     weights, ranks = _weights(asked, [*passages.values()]), {id: rank for rank, id in enumerate(passages)}
     scored, answers = dict[str, Sentence](), _answers(asked)
     for unit, like in zip(units, likes, strict=True):
-        own = _met(weights, _stems(unit.text))
-        near = _met(weights, _stems(f"{unit.passage.title} {unit.around} {unit.text}"))
-        fit = OWN * own + NEAR * near + like + KIND * answers(unit.text) - RANK * ranks[unit.passage.id]
+        own = _met(weights, stems(unit.text))
+        near = _met(weights, stems(f"{unit.passage.title} {unit.around} {unit.text}"))
+        fit = (OWN * own + KIND) * answers(unit) + NEAR * near + like - RANK * ranks[unit.passage.id]
         if unit.text not in scored or scored[unit.text].fit < fit:
             scored[unit.text] = replace(unit, like=like, fit=fit)
     return sorted(scored.values(), key=lambda one: -one.fit)[:KEPT]
 
 
 def _is_sure(asked: str, best: Sequence[Sentence], near: Mapping[str, Mapping[str, float]]) -> bool:
-    """Whether a sentence among the best answers: of the kind that is asked for, in a passage that has the question's
-    words or close ones, has them itself, and is like the question. `near`: the likeness of these words to those.
+    """Whether one of the best sentences answers: of the kind that is asked for, in a passage that has the question's
+    names and numbers; like the question, and with its words in the passage and in the sentence itself, on the mean.
+    `near`: the likeness of these words to those of the passages.
     """
-    answers = _answers(asked)
-    fitting = [one for one in best if answers(one.text)]
-    passage = max((_closeness(near, _read(one.passage)) for one in fitting), default=0)
-    sentence = max((_closeness(near, f"{one.around} {one.text}") for one in fitting), default=0)
-    return passage / 2 + sentence / 4 + max((one.like for one in fitting), default=0) / 4 >= SURE
+    answers, least = _answers(asked), SURE if any(one.like for one in best) else BARE
+    exact = [word for word in near if english().exact.fullmatch(word) or not (word.islower() or asked.startswith(word))]
+
+    def support(one: Sentence) -> float:
+        there = {word.lower() for word in _WORD.findall(f"{_read(one.passage)} {one.around}")}
+        passage = _closeness(near, _read(one.passage))
+        own = _closeness(near, f"{one.text} {spelled(asked, one.text)}")
+        if not all(stands(word, there) for word in exact):
+            return 0.0
+        rest = [own[word] for word in near if word not in exact] or [1.0]
+        return (one.like + fmean(passage.values()) + fmean(rest)) / 3
+
+    return bool(near) and any(support(one) >= least for one in best if answers(one))
 
 
-def _answers(asked: str) -> Callable[[str], bool]:
+def _answers(asked: str) -> Callable[[Sentence], bool]:
     """Whether a sentence has what a question asks for (`Language.kinds`), and not in the question's own words."""
-    known, wanted = _stems(asked), [holds for question, holds in english().kinds if question.search(asked)]
-    return lambda text: all(any(not _stems(found[0]) <= known for found in one.finditer(text)) for one in wanted)
+    known, wanted = stems(asked), [holds for question, holds in english().kinds if question.search(asked)]
+    is_open = english().opens.search(asked)
+
+    def answers(one: Sentence) -> bool:
+        if is_open and (one.text.endswith("?") or stems(" ".join(telling(one.text))) <= known):
+            return False
+        return all(any(not stems(found[0]) <= known for found in kind.finditer(one.text)) for kind in wanted)
+
+    return answers
 
 
-def _closeness(near: Mapping[str, Mapping[str, float]], text: str) -> float:
-    """How close the words of a question come to those of a text, from 0 to 1: the mean of their nearest ones; 0
-    where no word of it says what it is about.
-    """
-    said, words = _stems(text), _telling(text)
-    close = [
-        max(
-            _met({_stem(word.lower()): 1.0}, said),
-            (max((likes[one] for one in words), default=0) - FAR) / (CLOSE - FAR),
-        )
-        for word, likes in near.items()
-    ]
-    return sum(min(max(one, 0.0), 1.0) for one in close) / len(close) if close else 0.0
+def _subject(asked: str) -> list[str]:
+    """The telling words of a question; without those that ask for a kind of answer, where others are left."""
+    rest = asked
+    for question, _ in english().kinds:
+        rest = question.sub(" ", rest)
+    return telling(rest) or telling(asked)
+
+
+def _closeness(near: Mapping[str, Mapping[str, float]], text: str) -> dict[str, float]:
+    """How close each word of a question comes to the nearest one of a text, from 0 to 1."""
+    said, words = stems(text), telling(text)
+
+    def close(word: str, likes: Mapping[str, float]) -> float:
+        if _met({stem(word.lower()): 1.0}, said):
+            return 1.0
+        return min(max((max((likes[one] for one in words), default=0) - FAR) / (CLOSE - FAR), 0.0), 1.0)
+
+    return {word: close(word, likes) for word, likes in near.items()}
 
 
 def _read(passage: Passage) -> str:
     return f"{passage.title} {passage.text[:PART]}"
 
 
-def _units(passage: Passage) -> Iterator[Sentence]:
-    """The sentences, list items and rows of a passage, each with what explains it: the sentence before, which a pronoun
-    may mean; of a row the first one of its table, where that has no figures: it names the cells, and answers nothing.
+def _units(asked: str, passage: Passage) -> Iterator[Sentence]:
+    """The sentences, list items and rows of a passage, each with what explains it: the last heading and the sentence
+    before; of a row the first one of its table, where that has no figures: it names the cells, and answers nothing.
     """
-    before, head = "", None
-    for text in _sentences(passage.text):
+    heading, before, names = "", "", None
+    for text in sentences(passage.text):
         is_row = CELL in text
-        if is_row and head is None and not _FIGURE.search(text):
-            head = text
-            continue
-        yield Sentence(text, passage, (head or "") if is_row else before)
-        before, head = ("", head or "") if is_row else (text, None)
+        if is_row and names is None:
+            before = names = "" if _FIGURE.search(text) else text
+            if names:
+                continue
+        around = f"{heading} {before} {spelled(asked, text)}"
+        yield Sentence(text, passage, around, f"{heading}\n{_labelled(text, before)}")
+        if not is_row:
+            before, names = text, None
+            heading = text if len(text.split()) <= HEADING and not _FIGURE.search(text) else heading
 
 
 def _labelled(row: str, head: str) -> str:
@@ -212,40 +218,12 @@ def _labelled(row: str, head: str) -> str:
     return ", ".join(f"{name}: {cell}" for name, cell in zip(names, cells, strict=True))
 
 
-def _sentences(text: str) -> Iterator[str]:
-    """Sentences and lines; one without a mark at its end is given a full stop, so that it stays apart from others."""
-    start = 0
-    for end in (*(found.end() for found in english().end.finditer(text)), len(text)):
-        if sentence := " ".join(text[start:end].split())[:LONGEST]:
-            yield sentence if sentence[-1] in ".!?…。！？\"'”’)]:" else f"{sentence}."
-        start = end
-
-
-def _telling(text: str) -> list[str]:
-    """The words of a text that say what it is about."""
-    return [word for word in _WORD.findall(text) if len(word) > 1 and word.lower() not in english().small]
-
-
-@lru_cache(1 << 16)
-def _stem(word: str) -> str:
-    """A word of lower case without its endings, as long as four letters are left; three before an s."""
-    while end := next(
-        (one for one in english().endings if word.endswith(one) and len(word) - len(one) > 3 - (one == "s")), ""
-    ):
-        word = word.removesuffix(end)
-    return word
-
-
-def _stems(text: str) -> frozenset[str]:
-    return frozenset(_stem(found.lower()) for found in _WORD.findall(text))
-
-
 def _weights(asked: str, passages: Sequence[frozenset[str]]) -> dict[str, float]:
     """What each telling word of a question counts, which sum to 1: more where few passages have it, or it is a name."""
     counts = Counter(word for words in passages for word in words)
     weights = {
-        (stem := _stem(word.lower())): (1 + math.log((1 + len(passages)) / (1 + counts[stem]))) * (2 - word.islower())
-        for word in _telling(asked)
+        (root := stem(word.lower())): (1 + math.log((1 + len(passages)) / (1 + counts[root]))) * (2 - word.islower())
+        for word in _subject(asked)
     }
     return {word: weight / sum(weights.values()) for word, weight in weights.items()}
 
