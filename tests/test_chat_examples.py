@@ -25,10 +25,13 @@ ANSWERS = {
 """Each example's answer, and the title of a passage that holds it."""
 OTHERS = ("What do people pay with in the nation with Algiers as its capital?", "Who wrote Hamlet?")
 WRITTEN = {
+    "docs/howto/own-files.md": ("Where are converted weights kept?", ["--index", "runs/mine"],
+                                "converted weights, logs of engines | ~/.cache/steprag, or $STEPRAG_CACHE."),
     "docs/agents.md": ("When is National Day kept in the land neighbour of Germany with the three-letter code CHE?",
-                       ["--adapter", "atlas-stack", "--prompt.profile", "stack", "--episode.depth", "32"], "1 August"),
+                       ["--adapter", "atlas-stack", "--prompt.profile", "stack", "--episode.depth", "32", "--index", "INDEX"],
+                       "1 August"),
 }  # fmt: skip
-"""By page: a question that it asks of the demo's index, with its options, and the answer."""
+"""By page: a question, its options and the answer; INDEX is the demo's, and runs/mine is docs/."""
 
 
 def played(client: Any, question: str) -> tuple[list[str], dict[str, Any], list[str]]:
@@ -60,8 +63,10 @@ def test_every_example_is_answered_rightly_and_alike_whatever_is_served_before_a
         assert not any(map(degenerate, steps))
         assert all(step.endswith(">") and step.count("<") == 2 for step in steps)  # nothing beside its one action
     assert alone["Who wrote Hamlet?"][1].get("lacks") is not None
+    assert main(["index", "build", str(ROOT / "docs"), "--out", str(tmp_path / "mine")]) == 0
     capsys.readouterr()
     for page, (question, options, said) in WRITTEN.items():
         assert f'steprag ask "{question}" {" ".join(options)}' in re.sub(r" \\\s+", " ", (ROOT / page).read_text())
-        assert main(["ask", question, *options, "--index", str(index)]) == 0
+        where = {"INDEX": str(index), "runs/mine": str(tmp_path / "mine")}
+        assert main(["ask", question, *(where.get(word, word) for word in options)]) == 0
         assert f"\n{said}\nsource 1: " in capsys.readouterr().out

@@ -84,6 +84,12 @@ def test_the_best_sentence_answers_with_its_source_or_counts_as_not_found(
         assert any(one.cited for one in citations(episode.state, frozenset({"evidence"})))
 
 
+def test_a_text_that_quotes_the_question_is_not_its_answer() -> None:
+    question = "Which files does a run folder hold?"
+    holds = "A run folder holds trees.jsonl and its manifest."
+    assert read(question, f'steprag ask "{question}" --index runs/mine', holds).prediction == holds
+
+
 @pytest.mark.parametrize(
     "texts", [(), ("",), ("." * 20_000,), (". " * 20_000 + "a",), ("| " * 20_000,), ("s" * 500_000,)]
 )

@@ -38,7 +38,7 @@ def english() -> Language:
     """`ENGLISH`, read once."""
     told = read_yaml(ENGLISH)
     short = "".join(rf"(?<!\b{re.escape(one)})" for one in told["short"].split())
-    end = rf"(?<!\b[A-Z]){short}[.!?…][\"'”’)\]]?(?=\s+[^a-z\s])|[。！？]|\n"
+    end = rf"(?<!\b[A-Z]){short}[.!?…][\"'”’)\]]?(?=\s+[^a-z\s-])|[。！？]|\n"
     parts: dict[str, str] = {}
 
     def filled(text: str) -> str:

@@ -97,14 +97,19 @@ class Reader:
         """The first sentence that was kept; of none, the best one, as a guess."""
         kept = next((step.content for step in reversed(state.steps) if step.action in self.grammar.evidence), NONE)
         if kept != NONE:
-            return next(sentences(kept))
+            first = (one.text for one in self._units(state) if kept.startswith(one.text))
+            return max(first, key=len, default=next(sentences(kept)))
         return next((one.text for one in await self._best(state)), NONE)
+
+    def _units(self, state: State) -> list[Sentence]:
+        """The sentences of what was found, `READ` at most."""
+        found = {passage.id: passage for row in (*state.earlier, state.passages) for passage in row}
+        asked = self._asked(state)
+        return [*islice((unit for passage in found.values() for unit in _units(asked, passage)), READ)]
 
     async def _best(self, state: State) -> list[Sentence]:
         """The `KEPT` sentences of what was found that fit the last query best, the best first."""
-        found = {passage.id: passage for row in (*state.earlier, state.passages) for passage in row}
-        asked = self._asked(state)
-        units = [*islice((unit for passage in found.values() for unit in _units(asked, passage)), READ)]
+        asked, units = self._asked(state), self._units(state)
         texts = [f"{one.passage.title}\n{one.said}" for one in units]
         likes = await self._alike([asked], texts)
         return await asyncio.to_thread(_best_of, asked, units, likes[0])
@@ -162,6 +167,8 @@ def _answers(asked: str) -> Callable[[Sentence], bool]:
 
     def answers(one: Sentence) -> bool:
         if is_open and (one.text.endswith("?") or stems(" ".join(telling(one.text))) <= known):
+            return False
+        if asked.lower() in one.text.lower():  # documents may quote it
             return False
         return all(any(not stems(found[0]) <= known for found in kind.finditer(one.text)) for kind in wanted)
 
