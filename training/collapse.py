@@ -45,7 +45,7 @@ SIGNALS: dict[str, tuple[Signal, ...]] = {
     "sft": (LOSS,),
     "dpo": (LOSS,),
     "grpo": (
-        Signal("episodes/right_logp", "the log-probability of right episodes, a token,", 1.0),
+        Signal("episodes/right_logp", "the log-probability of right episodes, a token,", 0.5),
         Signal("episodes/answered", "the answered share", 0.5, relative=True),
         Signal("reward", "the reward", 0.5, relative=True),
         Signal("episodes/repeated", "the share of repeated steps", 0.5, rises=True),
@@ -66,21 +66,26 @@ def series(history: Iterable[Mapping[str, Any]], stage: str) -> dict[Signal, lis
 
 
 def sound(history: Iterable[Mapping[str, Any]], stage: str) -> bool:
-    """Whether no signal has lost half of what a collapse loses."""
+    """Whether a run is not even half way, by its last running means, to what is a collapse."""
     known = series(history, stage)
-    return all(signal.loss(signal.best(values), fmean(values[-WINDOW:])) < 0.5 for signal, values in known.items())
+    losses = {one: one.loss(one.best(values), fmean(values[-WINDOW:])) for one, values in known.items()}
+    return not _agreed(losses, 0.5)
 
 
 def fallen(history: Iterable[Mapping[str, Any]], stage: str) -> list[str]:
     """What fell, from what to what, where the run has collapsed; else nothing."""
-    known = {one: values for one, values in series(history, stage).items() if len(values) > PATIENCE}
-    told: dict[Signal, str] = {}
-    for signal, values in known.items():
-        best, last = signal.best(values[:-PATIENCE]), values[-PATIENCE:]
-        if all(signal.loss(best, value) >= 1 for value in last):
-            told[signal] = f"{signal.name} {'rose' if signal.rises else 'fell'} from {best:.2f} to {fmean(last):.2f}"
-    enough = min(2, len(SIGNALS.get(stage, ())))
-    return [*told.values()] if len(told) >= enough and next(iter(known)) in told else []
+    known = {one: (values[:-PATIENCE], values[-PATIENCE:]) for one, values in series(history, stage).items()
+             if len(values) > PATIENCE}  # fmt: skip
+    best = {one: one.best(before) for one, (before, _) in known.items()}
+    lost = _agreed({one: min(one.loss(best[one], value) for value in last) for one, (_, last) in known.items()}, 1.0)
+    return [f"{one.name} {'rose' if one.rises else 'fell'} from {best[one]:.2f} to {fmean(known[one][1]):.2f}"
+            for one in lost]  # fmt: skip
+
+
+def _agreed(losses: Mapping[Signal, float], bound: float) -> list[Signal]:
+    """The signals that lost so much, where the first is one of them, and another one where there are others."""
+    lost = [one for one, loss in losses.items() if loss >= bound]
+    return lost if lost[:1] == [*losses][:1] and len(lost) >= min(2, len(losses)) else []
 
 
 def repeated(groups: Iterable[Group]) -> float | None:
