@@ -53,7 +53,7 @@ class OpenState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Support:
+class StepSupport:
     """How many open states have a right step. `low`, `high`: the 95 % interval of the share, over questions.
 
     `hop` is None for all hops together.
@@ -101,7 +101,7 @@ def open_states(facts: Facts) -> list[OpenState]:
     ]
 
 
-def support(trees: Iterable[list[OpenState]]) -> list[Support]:
+def support(trees: Iterable[list[OpenState]]) -> list[StepSupport]:
     """By hop, then of all hops together, which comes last."""
     shares: dict[float, ClusteredShare] = defaultdict(ClusteredShare)
     for number, states in enumerate(trees):
@@ -109,7 +109,7 @@ def support(trees: Iterable[list[OpenState]]) -> list[Support]:
             shares[state.hop].add(number, state.right)
             shares[float("inf")].add(number, state.right)
     found = [(hop, shares[hop].interval()) for hop in sorted(shares)]
-    return [Support(int(hop) if hop < float("inf") else None, states, right, *bounds)
+    return [StepSupport(int(hop) if hop < float("inf") else None, states, right, *bounds)
             for hop, (right, states, bounds) in found]  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def _states(files: list[Path]) -> Iterator[list[OpenState]]:
         yield open_states(facts_about(tree, grammar))
 
 
-def _table(told: list[Support], kind: str, trees: int, silent: int) -> str:
+def _table(told: list[StepSupport], kind: str, trees: int, silent: int) -> str:
     rows = [f"{'facts found':>12} {'open states':>12} {'with a right step':>18}   95 %"]
     for one in told:
         hop = "all" if one.hop is None else one.hop

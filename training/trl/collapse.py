@@ -12,7 +12,7 @@ from training.collapse import SIGNALS, fallen, sound
 from training.job import Job, last_checkpoint, step_of
 
 APART = 10
-"""Steps between the checkpoints of a sound run at most, so that little is lost where it collapses."""
+"""Steps between the checkpoints of a sound GRPO run at most, so that little is lost where it collapses."""
 START = "start"
 """The folder of the weights that training starts from."""
 
@@ -31,8 +31,12 @@ class CollapseAlarm(TrainerCallback):
 
     @staticmethod
     def watches(job: Job) -> bool:
-        """Whether the run is watched. DeepSpeed cannot load other shards in the middle of a run."""
-        return job.config.collapse and job.config.stage in SIGNALS and not job.config.deepspeed
+        """Whether the run is watched. DeepSpeed cannot load other shards in the middle of a run. Training on given rows
+        is watched only where that is cheap: no whole model is copied.
+        """
+        config = job.config
+        cheap = config.stage == "grpo" or config.finetuning == "lora"
+        return config.collapse and config.stage in SIGNALS and cheap and not config.deepspeed
 
     @property
     def kept(self) -> int:
@@ -65,7 +69,7 @@ class CollapseAlarm(TrainerCallback):
             if 0 < self._saved < step:
                 self._good = self._job.checkpoints / f"checkpoint-{self._saved}"
                 state.best_model_checkpoint = str(self._good)
-            if step - self._saved >= min(APART, self._job.config.save_steps):
+            if stage == "grpo" and step - self._saved >= min(APART, self._job.config.save_steps):
                 control.should_save = True
 
     def restore(self) -> None:
