@@ -45,7 +45,7 @@ SIGNALS: dict[str, tuple[Signal, ...]] = {
     "sft": (LOSS,),
     "dpo": (LOSS,),
     "grpo": (
-        Signal("episodes/right_logp", "the log-probability of right episodes, a token,", 0.5),
+        Signal("episodes/right_logp", "the log-probability of right episodes, a token,", 0.3),
         Signal("episodes/answered", "the answered share", 0.5, relative=True),
         Signal("reward", "the reward", 0.5, relative=True),
         Signal("episodes/repeated", "the share of repeated steps", 0.5, rises=True),
