@@ -31,6 +31,7 @@ COMMANDS = (
     Command("plan index", "indexes.commands.plan", "what each index type of a corpus takes on this machine"),
     Command("tools list", "indexes.commands.tools_list", "how the prompt would describe the tools of a tools file"),
     Command("plan train", "training.plan", "memory and disk of a training run, before it starts"),
+    Command("plan labels", "preference.support", "can step labels help, before anything is trained"),
     Command("plan infer", "inference.plan", "what a run of the agent will cost, before it starts"),
     Command("plan", "data_generation.plan", "what a generation run will cost, before it starts"),
     Command("generate", "data_generation.generate", "Monte Carlo tree search: questions to trees"),

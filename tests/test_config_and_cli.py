@@ -425,8 +425,8 @@ ABOUT = {
     "questions", "model": "policy serve, policy weights", "adapter": "policy convert", "shards": "trees merge x",
     "pairs": "plan train, train, pairs export --format verl, pairs leakage --against x", "run": "score export, pairs "
     "people", "questions": "plan, plan infer, generate, infer, environment --index x", "question": "ask",
-    "trees": "trees replay, trees weave, trees belief, pairs", "episodes": "trees worked", "calls": "trees recorded",
-    "file": "pairs import, pairs instruct", "upstream": "record", "way": "serve --mcp", "url": "chat",
+    "trees": "plan labels, trees replay, trees weave, trees belief, pairs", "episodes": "trees worked", "calls":
+    "trees recorded", "file": "pairs import, pairs instruct", "upstream": "record", "way": "serve --mcp", "url": "chat",
     "predictions": "score evaluate, score judge", "worked": "score readings", "paths": "score lengths",
     "runs": "compare, view", "folders": "check", "folder": "adapt",
     "": "demo, reproduce, reproduce stack, tunnel, doctor",

@@ -482,6 +482,7 @@ def test_a_rewarded_action_becomes_more_likely(speaker: Path, data: Path, tmp_pa
     metrics = lines(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in metrics] == list(range(1, 9))
     assert {"reward", "rewards/em", "rewards/cost", "groups_dropped", "episodes/steps", "rows"} <= metrics[0].keys()
+    assert {"episodes/right_logp", "episodes/repeated"} <= metrics[-1].keys()
     assert metrics[0]["kl"] == pytest.approx(0, abs=1e-6), "the divergence is logged without a weight"
     assert metrics[-1]["kl"] > 0.01
     assert curves(tmp_path / "metrics.jsonl")["divergence from the start"]["kl"][-1] == (8, metrics[-1]["kl"])
@@ -492,8 +493,26 @@ def test_a_rewarded_action_becomes_more_likely(speaker: Path, data: Path, tmp_pa
     assert metrics[0]["rewards/em"] == pytest.approx(sum(row["prediction"] == "yes" for row in first) / 12)
     manifest = read_manifest(tmp_path)
     assert (manifest["questions"], manifest["prompt"]["profile"]) == (1, "transcript")
+    assert "collapse" not in manifest
     assert manifest["reward_first"] == metrics[0]["reward"]
     assert (tmp_path / "curves.png").exists()
+
+
+def test_a_run_that_collapses_ends_with_its_last_sound_weights(
+    speaker: Path, data: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """At a rate 30 times too high; the warm-up holds it back for a while."""
+    rate = ["--learning_rate", "0.3", "--warmup", "15", "--save_steps", "1", "--max_steps", "12"]
+    options = [*rate, "--grpo.episodes", "8", "--seed", "2"]
+    assert grpo(speaker, data, tmp_path, *options) == 3
+    manifest = read_manifest(tmp_path)
+    told, history = manifest["collapse"], [row for row in lines(tmp_path / "metrics.jsonl") if "loss" in row]
+    assert 0 < told["kept"] < told["step"] == len(history) < 12
+    assert (manifest["steps"], manifest["stopped_by"]) == (told["kept"], "collapse")
+    assert f"step {told['step']}: the run has collapsed: the log-probability" in capsys.readouterr().err
+    assert likelihood(tmp_path, YES) > 0.1, "the weights are those from before the fall"
+    assert grpo(speaker, data, tmp_path / "on", *options, "--collapse", "false") == 0
+    assert likelihood(tmp_path / "on", YES) < 0.1
 
 
 @pytest.mark.parametrize("kind", ["nf4", "int8"])

@@ -175,6 +175,10 @@ class TrainConfig(StageConfig):
     weight_decay: Share = Field(default=0.0, description="AdamW's weight decay")
     max_grad_norm: float = Field(default=1.0, ge=0, description="gradients are scaled down to this norm; 0: never")
     held_out: int = Field(default=64, ge=0, description="rows of the val file scored after training; 0 scores none")
+    collapse: bool = Field(
+        default=True,
+        description="end a run that collapses, with its weights from before (trl: grpo; lora: sft, dpo)",
+    )
     save_steps: Positive = Field(default=50, description="steps between checkpoints, from which a killed run resumes")
     seed: int = Field(default=0, ge=0, description="order of the rows, first values of LoRA, sampling of episodes")
     threads: Positive | None = Field(default=None, description="CPU threads; none takes every core")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 from steprag.console.plots import new_figure, save_png
 from steprag.runs.run import events_of
@@ -14,9 +15,19 @@ PANELS = {
     "reward of episodes": ("reward",),
     "divergence from the start": ("kl",),
     "share of groups dropped": ("groups_dropped",),
+    "log-probability of right episodes, a token": ("episodes/right_logp",),
+    "answered share": ("episodes/answered",),
+    "share of repeated steps": ("episodes/repeated",),
+    "tokens of an episode": ("episodes/tokens",),
+    "trainer over engine": ("sampling/ratio_mean", "sampling/ratio_q01", "sampling/ratio_q99"),
+    "divergence of trainer and engine": ("sampling/kl",),
     "reward margin": ("rewards/margins", "eval_rewards/margins"),
 }
 """What each panel shows: the keys of `metrics.jsonl` by which TRL and LLaMA-Factory log it (held out: a cross)."""
+
+WIDE = 4
+"""Panels side by side."""
+MARKS = {"kept": "weights kept", "step": "collapsed"}
 
 Points = list[tuple[int, float]]
 
@@ -32,14 +43,18 @@ def curves(metrics: Path) -> dict[str, dict[str, Points]]:
     return {panel: {key: sorted(at.items()) for key, at in keys.items()} for panel, keys in found.items()}
 
 
-def draw(metrics: Path, out: Path, title: str) -> None:
-    """Writes the picture; nothing where no step was logged."""
+def draw(metrics: Path, out: Path, title: str, collapse: dict[str, Any] | None = None) -> None:
+    """Writes the picture; nothing where no step was logged. `collapse`: of the manifest; its two steps are marked."""
     panels = curves(metrics)
     if not panels:
         return
-    figure = new_figure(4.2 * len(panels), 3.2)
+    rows, columns = -(-len(panels) // WIDE), min(WIDE, len(panels))
+    figure = new_figure(4.2 * columns, 3.2 * rows)
     figure.suptitle(title, fontsize=10)
-    for axes, (panel, keys) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+    places = [*figure.subplots(rows, columns, squeeze=False).flat]
+    for axes in places[len(panels) :]:
+        axes.remove()
+    for axes, (panel, keys) in zip(places, panels.items(), strict=False):
         for key, points in keys.items():
             steps, values = zip(*points, strict=True)
             if key.startswith("eval_"):
@@ -47,6 +62,9 @@ def draw(metrics: Path, out: Path, title: str) -> None:
             else:
                 axes.plot(steps, values, color="C0", linewidth=1, alpha=0.35)
                 axes.plot(steps, smooth(values), color="C0", label="training, smoothed")
+        for name, color in (("kept", "C2"), ("step", "C3")):
+            if collapse:
+                axes.axvline(collapse[name], color=color, linestyle="--", label=MARKS[name])
         axes.set(xlabel="step", title=panel)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8, frameon=False)

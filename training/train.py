@@ -75,7 +75,9 @@ class Inputs:
 
 
 def main(argv: list[str]) -> int:
-    """Trains as the options say; returns 0 when the checkpoint is there, `PART_DONE` where no weight of it moved."""
+    """Trains as the options say; returns 0 when the checkpoint is there, `PART_DONE` where no weight of it moved or the
+    run collapsed.
+    """
     arguments = _arguments(argv)
     config: TrainConfig = config_from(TrainConfig, arguments)
     threads = threads_for(config.threads)
@@ -107,7 +109,7 @@ def main(argv: list[str]) -> int:
         else:
             _train(config, inputs, run, threads)
     _report(run, arguments.json, argv)
-    return PART_DONE if run.manifest.get("unmoved") else 0
+    return PART_DONE if run.manifest.get("unmoved") or run.manifest.get("collapse") else 0
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -157,6 +159,8 @@ def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
     recipe = config.model_dump(mode="json", exclude={*NEUTRAL, *other, "encoder"})
     if config.nodes == 1:  # as in runs that were begun before there was such a key
         del recipe["nodes"]
+    if recipe["collapse"]:
+        del recipe["collapse"]
     for late in ("chat_template_kwargs", "optim"):
         if not recipe[late]:
             del recipe[late]
@@ -197,7 +201,8 @@ def _train(config: TrainConfig, inputs: Inputs, run: Run, threads: int) -> None:
     packages = {name: metadata.version(name) for name in PACKAGES}
     run.set(**_base(inputs), **counts, **asdict(outcome), packages=packages)
     if can_draw():
-        draw(run.path / "metrics.jsonl", run.path / "curves.png", f"{config.stage}, {inputs.files.label}")
+        draw(run.path / "metrics.jsonl", run.path / "curves.png", f"{config.stage}, {inputs.files.label}",
+             run.manifest.get("collapse"))  # fmt: skip
     shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
 
 

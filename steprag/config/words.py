@@ -53,6 +53,7 @@ HELP: dict[str, tuple[str, tuple[str, str]]] = {
         "atlas --limit 100", "q.csv --config gpt-4o --limit 100")),
     "plan infer": ("dataset_name questions columns config model base_url like pace limit usd json", (
         "atlas --limit 100", "q.csv --best_of 5 --temperature 0.7 --pace 2000")),
+    "plan labels": ("", ("runs/trees", "runs/one runs/two --json")),
     "plan train": ("pairs config model device devices stage json", (
         "--config qwen2.5-7b-dpo-qlora --device 4090", "runs/pairs --config atlas-dpo")),
     "generate": ("dataset_name questions columns index out config model base_url adapter limit usd rollouts", (

@@ -29,6 +29,7 @@ from training.config import TrainConfig
 from training.job import OUT_OF_MEMORY, Job, Outcome, finite, last_checkpoint, scores, trainer_arguments
 from training.launch.llamafactory import DEEPSPEED
 from training.model import freeze_below, save_merged, save_policy
+from training.trl.collapse import CollapseAlarm
 
 
 def quiet() -> None:
@@ -135,6 +136,9 @@ def run_trainer(trainer: Refreezing, job: Job) -> Outcome:
     trainer.remove_callback(PrinterCallback)
     trainer.remove_callback(ProgressCallback)
     trainer.add_callback(watch)
+    alarm = CollapseAlarm(trainer, job)
+    if alarm.watches(job):
+        trainer.add_callback(alarm)
     checkpoint = last_checkpoint(job.checkpoints)
     if checkpoint:
         job.run.note(resumed_from=checkpoint.name)
@@ -145,12 +149,16 @@ def run_trainer(trainer: Refreezing, job: Job) -> Outcome:
             weight.data = weight.data.float()
     with completion_only_head():
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        if alarm.collapsed:
+            alarm.restore()
         losses = finite([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
         held_out = trainer.evaluate() if trainer.eval_dataset is not None else {}
-    stopped_by = "minutes" if watch.out_of_time else "max_steps" if job.config.max_steps else "epochs"
+    planned = "max_steps" if job.config.max_steps else "epochs"
+    stopped_by = "collapse" if alarm.collapsed else "minutes" if watch.out_of_time else planned
     trained = sum(weight.numel() for weight in trainer.model.parameters() if weight.requires_grad)  # pyright: ignore
     seconds = round(watch.seconds, 1)
-    return Outcome(trainer.state.global_step, losses[0], losses[-1], seconds, stopped_by, scores(held_out), trained)
+    steps = alarm.kept if alarm.collapsed else trainer.state.global_step
+    return Outcome(steps, losses[0], losses[-1], seconds, stopped_by, scores(held_out), trained)
 
 
 def save(policy: Any, job: Job) -> None:

@@ -26,6 +26,7 @@ from trl.trainer.utils import pad, use_adapter
 from steprag.console.progress import say
 from steprag.engines.tokens import turn_stops
 from steprag.errors import ConfigError
+from training.collapse import FIRST, RightEpisodes, repeated
 from training.config import TrainConfig
 from training.job import Job, Outcome, last_checkpoint, step_of
 from training.model import freeze_below, load_policy
@@ -44,6 +45,7 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
     """
 
     stage: GrpoStage
+    right: RightEpisodes
     playing: Any
     """The weights as they stand, whole, while episodes are played."""
 
@@ -70,6 +72,7 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         with sharing_if_asked(self.model, self.stage.config):
             if rows and self.stage.config.grpo.log_kl and not self.beta:  # with beta TRL logs it
                 self._metrics["train"]["kl"].append(self.divergence(rows[:: -(-len(rows) // size)]))
+            self.watch(groups)
             hands = list(dealt(rows, size, self.accelerator.process_index, self.accelerator.num_processes))
             for number, (part, count) in enumerate(hands, 1):
                 batch = self.batch(part, tokens)
@@ -78,6 +81,24 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
                 self.accelerator.gradient_state._set_sync_gradients(last)
                 total += Trainer.training_step(self, model, batch)
         return total
+
+    def watch(self, groups: Sequence[Group]) -> None:
+        """Logs what shows a collapse: steps that repeat themselves, and the likelihood of the first right episodes."""
+        numbers, size = {"episodes/repeated": repeated(groups)}, self.stage.config.batch_size
+        if remembered := self.right.add(self.state.global_step + 1, groups):
+            parts = [self.log_probability(remembered[at : at + size]) for at in range(0, len(remembered), size)]
+            numbers[FIRST.key] = sum(total for total, _ in parts) / sum(count for _, count in parts)
+        for name, value in numbers.items():
+            if value is not None:
+                self._metrics["train"][name].append(value)
+
+    def log_probability(self, rows: Sequence[StepRow]) -> tuple[float, float]:
+        """Of all completions together, by the weights as they stand, and how many tokens they have."""
+        batch = Trainer._prepare_inputs(self, self.batch(rows, 1))
+        with self._still():
+            scores = self._scores(self.model, batch)
+        mask = batch["completion_mask"]
+        return float((scores * mask).sum()), float(mask.sum())
 
     def divergence(self, rows: Sequence[StepRow]) -> float:
         """The KL divergence from where training starts, a token: TRL's estimate over these rows, without gradients."""
@@ -245,6 +266,8 @@ def build(policy: Any, stage: GrpoStage, job: Job) -> EpisodeGRPOTrainer:
         processing_class=job.tokenizer,
     )
     trainer.stage, trainer.beta, trainer.playing = stage, section.beta, trainer.model
+    checkpoint = last_checkpoint(job.checkpoints)
+    trainer.right = RightEpisodes(job.checkpoints / "right.jsonl", step_of(checkpoint) if checkpoint else 0)
     trainer.eos_token_ids = sorted(turn_stops(job.tokenizer).union(trainer.eos_token_ids))
     for name, weight in policy.named_parameters():
         if f".{REFERENCE}." in name:
