@@ -100,12 +100,12 @@ class Engine:
             await self._client.aclose()
         finally:
             self._stack.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     async def load(self, save: Callable[[Path], object], step: int) -> None:
         """From now on the engine answers with the adapter that `save` writes. Raises TrainingError."""
         made = self._folder / f"{self._run}-{step}"
         unfinished = made.with_name(f".{made.name}")
+        self._folder.mkdir(parents=True, exist_ok=True)
         save(unfinished)
         os.replace(unfinished, made)
         older, self._adapter, self.name = self._adapter, made, made.name
@@ -158,36 +158,43 @@ class Engine:
 
     async def _asked(self, path: str, body: object) -> HttpReply:
         """The reply, asked for again where the engine is busy or lost; one of ours is started again."""
-        for attempt in range(RETRIES):
+        for attempt in range(RETRIES + 1):
             seen = self._starts
             try:
                 reply = await self._client.post(f"{self._url}{path}", body)
-                if reply.status < 500 and reply.status != 429:
-                    return reply
-                await asyncio.sleep(pause(attempt, reply.headers))
             except aiohttp.ClientError as error:
                 await self._revive(seen, error, attempt)
-        return await self._client.post(f"{self._url}{path}", body)
+                continue
+            if attempt == RETRIES or (reply.status < 500 and reply.status != 429):
+                return reply
+            await asyncio.sleep(pause(attempt, reply.headers))
+        raise self._gone("no reply")
 
-    async def _revive(self, seen: int, error: aiohttp.ClientError, attempt: int = RETRIES - 1) -> None:
+    async def _revive(self, seen: int, error: aiohttp.ClientError, attempt: int = RETRIES) -> None:
         """Starts an engine of ours again, once for all episodes that lost it, with the same adapter; waits for others.
 
         `seen`: how often it had been started when it was asked.
         """
-        if not self._own and attempt < RETRIES - 1:
+        if not self._own and attempt < RETRIES:
             await asyncio.sleep(pause(attempt, {}))
             return
         async with self._lock:
             if self._starts > seen:
                 return
             if not self._own or self._starts > RESTARTS:
-                raise PolicyUnavailable(
-                    f"the engine at {self._url} is gone ({error or type(error).__name__}); start it and this command "
-                    "again: the run resumes at its last checkpoint"
-                )
+                raise self._gone(str(error) or type(error).__name__)
             await self._client.aclose()
             self.start()
-            await self._load()
+            try:
+                await self._load()
+            except aiohttp.ClientError as again:
+                raise self._gone(str(again) or type(again).__name__) from None
+
+    def _gone(self, why: str) -> PolicyUnavailable:
+        return PolicyUnavailable(
+            f"the engine at {self._url} is gone ({why}); start it and this command again: the run resumes at its last "
+            "checkpoint"
+        )
 
     async def _load(self) -> None:
         folder = self._adapter
@@ -220,8 +227,6 @@ def opened_engine(
         yield None
         return
     engine = Engine(config, folder.absolute(), ends, vocabulary)
-    shutil.rmtree(engine._folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     engine.start()
     try:
         yield engine
