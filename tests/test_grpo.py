@@ -655,7 +655,7 @@ def test_a_stage_without_a_source_names_it(options: list[str], complaint: str, c
 
 @pytest.mark.parametrize(("count", "processes"), [(10, 1), (10, 2), (10, 3), (3, 4), (0, 2)])
 def test_rows_are_dealt_out_once_in_equal_batches(count: int, processes: int) -> None:
-    from training.trl.grpo import dealt
+    from training.trl.batches import dealt
 
     rows = [StepRow([number], [1], 0.5) for number in range(count)]
     hands = [list(dealt(rows, 3, process, processes)) for process in range(processes)]

@@ -315,6 +315,9 @@ def test_episodes_take_what_playing_or_learning_does() -> None:
     assert usual.cache * GIB == pytest.approx(sequences * 2 * 2 * 512 * 28), "keys and values of 28 blocks, in bf16"
     assert taken(**{"grpo.questions": 8}).cache == pytest.approx(usual.cache / 2)
     assert taken(processes=2, **{"grpo.questions": 16}).cache == pytest.approx(usual.cache / 2)
+    engine = taken(**{"grpo.engine": "vllm"})
+    assert engine.engine == pytest.approx(usual.cache + 2 * shape.parameters / 2**30, rel=0.01)
+    assert taken(**{"grpo.engine": "http://elsewhere/v1"}).engine == engine.cache == 0
     few = {"grpo.questions": 1, "grpo.episodes": 2}
     assert taken(**few, batch_size=16, gradient_checkpointing=False).cache == 0, "learning takes more than playing"
     full = {"finetuning": "full", "bf16": True}

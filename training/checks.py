@@ -21,6 +21,14 @@ LOSSES = (
 TRACKERS = ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "swanlab", "tensorboard", "trackio", "wandb")
 """Those of the Hugging Face Trainer whose name is their package's."""
 
+FIXED = frozenset({"logprobs_mode", "generation_config", "override_generation_config", "logits_processors",
+                   "enable_lora", "max_lora_rank", "lora_modules", "top_p", "top_k", "min_p"})  # fmt: skip
+"""Flags of vLLM that would sample from another distribution than the one in training, or report another."""
+
+
+def _flag(name: str) -> str:
+    return name.replace("-", "_")
+
 
 def check_template(files: ModelFiles) -> None:
     """Raises ConfigError for a local model without a chat template, which only an instruct model has."""
@@ -59,6 +67,7 @@ def check_keys(config: TrainConfig) -> None:
     unshared, uneven = not (config.share_prefix and trl), bool(grpo.questions % config.workers)
     several, meets = config.nodes > 1, config.rendezvous is not None
     foreign = config.stage == "dpo" and dpo.loss not in (("sigmoid",), ("hinge",), ("ipo",))
+    engine, shown = plays and grpo.engine is not None, ", ".join(sorted(FIXED & {*map(_flag, grpo.engine_args)}))
     launched = int(os.environ.get("WORLD_SIZE") or "1") > 1
     complaints = {
         "stage critic: only trainer trl trains a critic": critic and not trl,
@@ -89,6 +98,15 @@ def check_keys(config: TrainConfig) -> None:
         "grpo.rewards: give at least one reward a weight": plays and not any(grpo.rewards.values()),
         "grpo.max_tokens: leaves no room for a prompt; raise max_length": plays
         and grpo.max_tokens >= config.max_length,
+        "grpo.engine: an engine is sent the adapter alone; set finetuning lora, or leave engine out": engine and full,
+        "grpo.engine: an engine's base is whole, and its probabilities are others; leave quantization out": (
+            engine and nf4
+        ),
+        "grpo.engine: several processes share one engine; start vLLM yourself and give its URL": (
+            grpo.engine == "vllm" and plays and config.workers > 1
+        ),
+        f"grpo.engine_args: with {shown} samples would be of another distribution; leave it out": engine
+        and shown != "",
         "dpo.loss: llamafactory takes one of sigmoid, hinge, ipo": foreign and not trl,
         "lora.layers: llamafactory trains every block; leave it out": config.lora.layers is not None and not trl,
         "minutes: llamafactory is bounded by max_steps or epochs; leave it out": config.minutes is not None and not trl,

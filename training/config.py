@@ -89,6 +89,17 @@ class GrpoSection(Section):
         default="token", description="token: long episodes weigh more; episode: each episode of a group weighs the same"
     )
     judge_gold: bool = Field(default=True, description="show the judge the golden answers")
+    engine: str | None = Field(
+        default=None, pattern=r"^(vllm|https?://\S+)$",
+        description="what samples: none, this process (only there a resumed run repeats exactly); vllm, started here; "
+        "or the URL of a vLLM that loads adapters from this disk",
+    )  # fmt: skip
+    engine_args: dict[str, Any] = Field(
+        default={}, description="more flags of the vLLM started here, such as {gpu_memory_utilization: 0.4}"
+    )
+    mismatch: float = Field(
+        default=0.02, gt=0, description="KL divergence a token of engine and trainer above which the run ends"
+    )
 
     @property
     def holds_reference(self) -> bool:
@@ -214,6 +225,9 @@ class TrainConfig(StageConfig):
 
 NEUTRAL = frozenset({"budget", "rendezvous", "threads", "save_steps", "report_to", "llamafactory", "license"})
 """Keys that do not decide the result, so that an interrupted run may resume with others."""
+
+ENGINE = ("engine", "engine_args", "mismatch")
+"""Keys of grpo of which a run's identity says only whether an engine sampled."""
 
 ONLINE = frozenset({"episode", "retriever", "prompt", "judge"})
 """Sections that, with `grpo`, only stage grpo reads. What of them decides its result is in `World.identity`."""

@@ -208,7 +208,9 @@ class Shape(BaseModel, frozen=True, strict=True, defer_build=True):
 
 @dataclass(frozen=True)
 class Memory:
-    """GiB on one device at the peak of a step. `gathered`: what DeepSpeed holds of others' shards, and its buckets."""
+    """GiB on one device at the peak of a step. `gathered`: what DeepSpeed holds of others' shards, and its buckets.
+    `engine`: of a vLLM that is started here to sample, weights and the keys and values of all episodes.
+    """
 
     weights: float
     reference: float
@@ -217,6 +219,7 @@ class Memory:
     logits: float
     cache: float = 0.0
     gathered: float = 0.0
+    engine: float = 0.0
     runtime: float = 1.0
 
     @property
@@ -269,6 +272,9 @@ def memory(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memor
     tokens = episodes * longest
     block = tokens * width * (2 * shape.hidden_size + 3 * shape.intermediate_size) + tokens * longest
     cache, logits = tokens * width * 2 * shape.kv * shape.num_hidden_layers, episodes * shape.vocab_size * 4 * 3
+    if config.grpo.engine:
+        engine = shape.parameters * width + cache if config.grpo.engine == "vllm" else 0.0  # else on its own device
+        return replace(learning, engine=engine / GIB)
     playing = replace(learning, activations=block / GIB, logits=logits / GIB, cache=cache / GIB)
     if config.deepspeed == "zero3":  # every process plays with whole weights
         playing = replace(playing, gathered=(shape.parameters * width if full else whole) / GIB)

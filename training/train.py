@@ -41,7 +41,7 @@ from steprag.records.left_out import LeftOut, as_json
 from steprag.runs.run import Run, open_run, run_of
 from training.card import write_card
 from training.checks import check_smoothing, check_template
-from training.config import NEUTRAL, ONLINE, TrainConfig
+from training.config import ENGINE, NEUTRAL, ONLINE, TrainConfig
 from training.job import Job, back_end
 from training.machine import check_devices, check_recipe, show_one_gpu
 from training.model import check_adapter, check_tokenizer
@@ -164,6 +164,9 @@ def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
     for late in ("chat_template_kwargs", "optim"):
         if not recipe[late]:
             del recipe[late]
+    if inputs.world:
+        recipe["grpo"] = {key: value for key, value in recipe["grpo"].items() if key not in ENGINE}
+        recipe["grpo"] |= {"engine": True} if config.grpo.engine else {}
     return {
         **recipe,
         "model": inputs.files.name,

@@ -38,6 +38,8 @@ class EngineSpec:
     `steady`: on a processor, greedy completions of llama.cpp do not depend on what is served before or beside them.
 
     `more`: further adapters of the same base, for requests that ask for one of them (`EngineCommand.switch`).
+
+    `lora_rank`: vLLM serves the base alone, and adapters of up to this rank are loaded by request while it runs.
     """
 
     engine: str = "llamacpp"
@@ -54,6 +56,7 @@ class EngineSpec:
     key: str | None = field(default=None, repr=False)
     more: tuple[str, ...] = ()
     steady: bool = False
+    lora_rank: int | None = None
 
 
 Switch = Mapping[str | None, Mapping[str, Any]]
@@ -147,8 +150,11 @@ def _vllm(spec: EngineSpec, files: ModelFiles, more: dict[str, Path]) -> EngineC
     program = vllm_program()
     port = spec.port or free_port(spec.host)
     on_cpu = _is_cpu_build(program)
-    joined = on_cpu and not more
+    joined = on_cpu and not more and not spec.lora_rank
+    files = replace(files, adapter=None) if spec.lora_rank else files
     model, options = _vllm_cpu_model(files) if joined else _vllm_model(files, more)
+    if spec.lora_rank:
+        options += ["--enable-lora", "--max-lora-rank", str(_vllm_rank(spec.lora_rank))]
     argv = [*_guarded(), str(program), "serve", model, "--host", spec.host, "--port", str(port), *options]
     argv += ["--dtype", fast_dtype(), *_VLLM_CPU_OPTIONS] if on_cpu else []
     argv += ["--max-model-len", str(spec.context), "--max-num-seqs", str(max(256, 4 * spec.parallel))]
@@ -160,6 +166,7 @@ def _vllm(spec: EngineSpec, files: ModelFiles, more: dict[str, Path]) -> EngineC
     key = spec.key or (os.environ[spec.api_key_env] if spec.api_key_env else None)
     env = {"VLLM_API_KEY": key} if key else {}
     env |= _vllm_cpu_settings(spec) if on_cpu else {}
+    env |= {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"} if spec.lora_rank else {}
     switch = {} if joined else {None: {"model": files.name}, **{name: {"model": name} for name in more}}
     return EngineCommand(argv, files.label, _url(spec.host, port), env, switch)
 
@@ -174,8 +181,7 @@ def _vllm_model(files: ModelFiles, more: Mapping[str, Path]) -> tuple[str, list[
     if adapters:
         if gguf := next((one for one in adapters.values() if one.suffix == ".gguf"), None):
             raise ConfigError(f"vLLM loads no GGUF adapter; give the PEFT folder that {gguf} was made of")
-        most = max(map(lora_rank, adapters.values()))
-        rank = next((rank for rank in _VLLM_RANKS if rank >= most), _VLLM_RANKS[-1])
+        rank = _vllm_rank(max(map(lora_rank, adapters.values())))
         # as JSON: NAME=PATH is split at = and commas
         named = [json.dumps({"name": name, "path": str(path)}) for name, path in adapters.items()]
         options += ["--enable-lora", "--max-lora-rank", str(rank), "--lora-modules", *named]
@@ -185,6 +191,10 @@ def _vllm_model(files: ModelFiles, more: Mapping[str, Path]) -> tuple[str, list[
             options += ["--generation-config", str(files.adapter)]
     check_weights(files, *more.values())
     return base_weights(files), options
+
+
+def _vllm_rank(most: int) -> int:
+    return next((rank for rank in _VLLM_RANKS if rank >= most), _VLLM_RANKS[-1])
 
 
 def _vllm_cpu_model(files: ModelFiles) -> tuple[str, list[str]]:

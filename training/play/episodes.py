@@ -8,7 +8,6 @@ it, whatever a prompt profile looks like; and what is learnt from is to the toke
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -29,27 +28,17 @@ from steprag.types import Completion, Episode, Message, Question, Sample, Usage
 from training.config import GrpoSection
 from training.parity import check_prompt, sent_tokens
 from training.play.rewards import advantages, score
+from training.play.sampling import Batcher, Generate, SampledStep, Sampler
 from training.play.turn_gains import Score, normalised, turn_gains
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-Generate = Callable[[list[list[int]], int], list[list[int]]]
-"""Prompts' ids and a seed to the ids sampled after each, the token that ends the turn included where it came."""
 
 Judged = Callable[[Played, QuestionCalls, int], Awaitable[Played]]
 """An episode, its question's calls and a seed to the episode with what the judge says of it."""
 
 APART = 1000
 """Between the seeds of two episodes; the k-th step of an episode samples with its seed + k."""
-
-
-@dataclass(frozen=True)
-class SampledStep:
-    """One completion: the prompt's ids as sent, the completion's ids as sampled."""
-
-    prompt: list[int]
-    completion: list[int]
 
 
 @dataclass(frozen=True)
@@ -64,7 +53,7 @@ class Sampling:
     """How completions are made: `generate` by the weights as they stand, at most `max_tokens` (it knows how many).
 
     `ends`: ids of the tokens that end a turn. A prompt is sampled where prompt and completion fit into `max_length`.
-    `score`: log-probabilities of given texts, by the same weights.
+    `score`: log-probabilities of given texts, by the same weights. `engine`: what samples in place of `generate`.
     """
 
     generate: Generate
@@ -73,39 +62,7 @@ class Sampling:
     max_tokens: int
     max_length: int
     score: Score
-
-
-class Batcher:
-    """Collects the requests of `live` episodes; when all of them wait, their completions are made in one batch.
-
-    The batch stands in the order of the episodes' numbers and its first seed is the batch's, so that equal runs make
-    equal batches, in whatever order searches come back.
-    """
-
-    def __init__(self, generate: Generate, live: int) -> None:
-        self._generate, self._live = generate, set(range(live))
-        self._waiting: dict[int, tuple[list[int], int, asyncio.Future[list[int]]]] = {}
-
-    async def sample(self, number: int, prompt: list[int], seed: int) -> list[int]:
-        """What is sampled after `prompt` for the episode `number`."""
-        future: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = prompt, seed, future
-        self._go()
-        return await future
-
-    def leave(self, number: int) -> None:
-        """That episode has ended or failed: the others wait for it no longer."""
-        self._live.discard(number)
-        self._go()
-
-    def _go(self) -> None:
-        if not self._waiting or len(self._waiting) < len(self._live):
-            return
-        batch = [self._waiting[number] for number in sorted(self._waiting)]
-        self._waiting = {}
-        made = self._generate([prompt for prompt, _, _ in batch], batch[0][1])
-        for (_, _, future), ids in zip(batch, made, strict=True):
-            future.set_result(ids)
+    engine: Sampler | None = None
 
 
 @dataclass
@@ -117,7 +74,7 @@ class Player:
     """
 
     number: int
-    batcher: Batcher
+    sampler: Sampler
     sampling: Sampling
     thinks: bool = False
     turns: list[SampledStep] = field(default_factory=list)
@@ -131,8 +88,8 @@ class Player:
         check_prompt(f"episode {self.number + 1}", prompt, sent_tokens([messages], how.tokenizer)[0], how.tokenizer)
         if len(prompt) + how.max_tokens > how.max_length:
             return Sample((Completion("", "length"),), Usage())
-        ids = await self.batcher.sample(self.number, prompt, seed)
-        self.turns.append(SampledStep(prompt, ids))
+        self.turns.append(await self.sampler.sample(self.number, prompt, seed))
+        ids = self.turns[-1].completion
         ended = ids[-1] in how.ends
         text = how.tokenizer.decode(ids[:-1] if ended else ids, clean_up_tokenization_spaces=False)
         thought, said = ("", str(text)) if self.thinks else split(str(text))
@@ -183,9 +140,9 @@ async def play(
     BudgetReached.
     """
     size = section.episodes
-    batcher = Batcher(sampling.generate, len(questions) * size)
+    sampler = sampling.engine or Batcher(sampling.generate, len(questions) * size)
     thinks = environment.profile.grammar.thinks
-    players = [Player(number, batcher, sampling, thinks) for number in range(len(questions) * size)]
+    players = [Player(number, sampler, sampling, thinks) for number in range(len(questions) * size)]
     failures: dict[int, str] = {}
 
     async def one(player: Player) -> None:
@@ -194,13 +151,13 @@ async def play(
             player.played = await traced(whole(player, question), "agent", "episode", question.question)
         except RequestError as error:
             failures[player.number // size] = str(error)
-            batcher.leave(player.number)
+            sampler.leave(player.number)
 
     async def whole(player: Player, question: Question) -> Played:
         start, kept = seed + APART * player.number, calls and calls(question)
         mine = replace(environment, retriever=kept.retriever(environment.retriever)) if kept else environment
         episode = await episode_of(rollout(mine, player, mine.start(question.question), seed=start))
-        batcher.leave(player.number)
+        sampler.leave(player.number)
         done = Played(question, episode, environment.profile.grammar, _tokens(player.turns))
         return await judge(done, kept, start) if judge and kept else done
 
@@ -234,7 +191,7 @@ def rows_of(groups: Sequence[Group], dropped: bool = False) -> list[StepRow]:
     A row's advantage is its episode's and, where turns are rewarded, its own step's beside it.
     """
     rows = [
-        StepRow(turn.prompt, turn.completion, advantage)
+        StepRow(turn.prompt, turn.completion, advantage, logps=turn.logps)
         for group in groups
         if dropped or not group.dropped
         for turns, worth in zip(group.turns, group.worth, strict=True)

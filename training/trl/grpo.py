@@ -9,13 +9,14 @@ were read).
 
 from __future__ import annotations
 
-import random
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from transformers import GenerationConfig, Trainer
 from trl.models.utils import unwrap_model_for_generation
@@ -27,13 +28,15 @@ from steprag.console.progress import say
 from steprag.engines.tokens import turn_stops
 from steprag.errors import ConfigError
 from training.collapse import FIRST, RightEpisodes, repeated
-from training.config import TrainConfig
 from training.job import Job, Outcome, last_checkpoint, step_of
 from training.model import freeze_below, load_policy
+from training.play.engine import Engine, opened_engine
 from training.play.episodes import Group, Sampling, StepRow, numbers_of, rows_of, sampled_tokens
 from training.play.turn_gains import Scored
 from training.play.world import GrpoStage, staged
+from training.trl.batches import dealt, ended_at, padded, question_order
 from training.trl.common import REFERENCE, Refreezing, common_arguments, run_trainer, save
+from training.trl.mismatch import Mismatch
 from training.trl.shared_prefix import sharing_if_asked
 
 
@@ -48,6 +51,9 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
     right: RightEpisodes
     playing: Any
     """The weights as they stand, whole, while episodes are played."""
+    engine: Engine | None = None
+    """What samples in place of this process."""
+    mismatch: Mismatch
 
     @property
     def fill(self) -> int:
@@ -80,6 +86,9 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
                 last = number == len(hands)  # after which DeepSpeed moves the weights
                 self.accelerator.gradient_state._set_sync_gradients(last)
                 total += Trainer.training_step(self, model, batch)
+        if self.engine:
+            for name, value in self.mismatch.checked(self.state.global_step + 1).items():
+                self._metrics["train"][name].append(value)
         return total
 
     def watch(self, groups: Sequence[Group]) -> None:
@@ -123,19 +132,31 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         config = self.stage.config
         tokenizer: Any = self.processing_class
         ends, most = frozenset(self.eos_token_ids), config.grpo.max_tokens
-        how = Sampling(self.sample, tokenizer, ends, most, config.max_length, self.score)
+        how = Sampling(self.sample, tokenizer, ends, most, config.max_length, self.score, self.engine)
         kwargs: Any = self.args.gradient_checkpointing_kwargs
         # Sharded weights are gathered once: processes play as many turns as they need and do not meet meanwhile.
         with unwrap_model_for_generation(
             self.model_wrapped, self.accelerator, gradient_checkpointing_kwargs=kwargs
         ) as self.playing:
+            if self.engine:
+                self._send(self.engine)
             return self.stage.play(numbers, how, self.state.global_step, self.accelerator.process_index)
+
+    def _send(self, engine: Engine) -> None:
+        """Has the engine answer with the adapter as it stands; one process loads it for all."""
+        if self.accelerator.is_main_process:
+            save = partial(self.playing.save_pretrained, selected_adapters=["default"], save_embedding_layers=False)
+            self.stage.runner.run(engine.load(save, self.state.global_step))
+        engine.name = broadcast_object_list([engine.name])[0]
 
     def batch(self, rows: Sequence[StepRow], tokens: int) -> dict[str, torch.Tensor]:
         """TRL's columns of rows; `tokens`: sampled in the step. Prompts end, completions begin in one column."""
         prompts, prompt_mask = padded([row.prompt for row in rows], self.fill, "left")
         completions, completion_mask = padded([row.completion for row in rows], self.fill, "right")
+        sampled = [row.logps for row in rows if row.logps is not None]
+        logps = {"sampled_logps": pad([torch.tensor(one) for one in sampled], 0, "right")} if sampled else {}
         return {
+            **logps,
             "prompt_ids": prompts,
             "prompt_mask": prompt_mask,
             "completion_ids": completions,
@@ -149,6 +170,10 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         batch = Trainer._prepare_inputs(self, inputs)
         if self.beta:
             batch["ref_per_token_logps"] = self._reference(batch)
+        if (sampled := batch.pop("sampled_logps", None)) is not None:
+            with self._still():
+                gap = self._scores(self.model, batch) - sampled
+            batch["importance_sampling_ratio"] = self.mismatch.ratio(gap, batch["completion_mask"])
         return batch
 
     def _reference(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -176,7 +201,7 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
             torch.manual_seed(seed)
             config = GenerationConfig(**how, disable_compile=True)
             made = self.playing.generate(input_ids=ids, attention_mask=mask, generation_config=config)
-        return [_ended(row, self.eos_token_ids) for row in made[:, ids.size(1) :].tolist()]
+        return [ended_at(row, self.eos_token_ids) for row in made[:, ids.size(1) :].tolist()]
 
     def score(self, texts: list[Scored]) -> list[float]:
         """The log-probability of each text behind its prompt, by the weights as they stand."""
@@ -198,31 +223,6 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         return [float(row[longest - len(text) :].sum()) for row, (_, text) in zip(each, texts, strict=True)]
 
 
-def padded(rows: Sequence[list[int]], fill: int, side: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids of unlike length as one tensor, and a mask that is 0 where they were padded."""
-    each = [torch.tensor(row) for row in rows]
-    return pad(each, fill, side), pad([torch.ones_like(ids) for ids in each], 0, side)
-
-
-def dealt(rows: Sequence[StepRow], size: int, process: int, processes: int) -> Iterator[tuple[list[StepRow], int]]:
-    """A process's batches of at most `size` rows, and how many of a batch's rows are to be learnt.
-
-    Every process has as many batches, of as many rows, as the others: they meet after each. Short batches are padded
-    with the first row, whose loss is masked.
-    """
-    for start in range(0, len(rows), size * processes):
-        now = rows[start : start + size * processes]
-        width = -(-len(now) // processes)
-        mine = now[process * width : (process + 1) * width]
-        yield [*mine, *[rows[0]] * (width - len(mine))], len(mine)
-
-
-def _ended(ids: list[int], ends: list[int]) -> list[int]:
-    """Up to the first token that ends a turn; what comes after it is padding."""
-    end = next((place for place, token in enumerate(ids) if token in ends), len(ids))
-    return ids[: end + 1]
-
-
 def train(job: Job) -> Outcome:
     """Trains and saves."""
     if job.world is None:
@@ -231,7 +231,9 @@ def train(job: Job) -> Outcome:
     checkpoint = last_checkpoint(job.checkpoints)
     with staged(job.world, job.config, job.run, step_of(checkpoint) if checkpoint else 0) as stage:
         trainer = build(policy, stage, job)
-        outcome = run_trainer(trainer, job)
+        place, most = job.checkpoints / "engine", policy.get_input_embeddings().num_embeddings
+        with opened_engine(job.config, stage.runner, place, trainer.eos_token_ids, most) as trainer.engine:
+            outcome = run_trainer(trainer, job)
     if warning := stage.tally.warning:
         job.run.set(unmoved=True)
         say(f"train: {warning}")
@@ -268,6 +270,9 @@ def build(policy: Any, stage: GrpoStage, job: Job) -> EpisodeGRPOTrainer:
     trainer.stage, trainer.beta, trainer.playing = stage, section.beta, trainer.model
     checkpoint = last_checkpoint(job.checkpoints)
     trainer.right = RightEpisodes(job.checkpoints / "right.jsonl", step_of(checkpoint) if checkpoint else 0)
+    # TRL's loss multiplies with the ratio where vLLM samples; at the start it would look for a server
+    trainer.use_vllm = section.engine is not None
+    trainer.mismatch = Mismatch(section.mismatch, trainer.vllm_importance_sampling_clip_max or math.inf)
     trainer.eos_token_ids = sorted(turn_stops(job.tokenizer).union(trainer.eos_token_ids))
     for name, weight in policy.named_parameters():
         if f".{REFERENCE}." in name:
@@ -279,15 +284,3 @@ def build(policy: Any, stage: GrpoStage, job: Job) -> EpisodeGRPOTrainer:
 def _rewarded_elsewhere(**_: Any) -> list[float | None]:
     """TRL wants a reward function; ours are scored where the episodes are played."""
     raise RuntimeError("steprag.agent.rewards scores episodes; TRL has no reason to ask here")
-
-
-def question_order(config: TrainConfig, count: int) -> list[int]:
-    """Numbers of the questions for the whole run, epochs laid end to end, each in its own order; whole steps."""
-    a_step = config.grpo.questions
-    steps = config.max_steps or max(1, round(config.epochs * count / a_step))
-    shuffle, order = random.Random(config.seed), []
-    while len(order) < steps * a_step:
-        epoch = list(range(count))
-        shuffle.shuffle(epoch)
-        order += epoch
-    return order[: steps * a_step]
