@@ -28,8 +28,8 @@ WRITTEN = {
     "docs/howto/own-files.md": ("Where are converted weights kept?", ["--index", "runs/mine"],
                                 "converted weights, logs of engines | ~/.cache/steprag, or $STEPRAG_CACHE."),
     "docs/agents.md": ("When is National Day kept in the land neighbour of Germany with the three-letter code CHE?",
-                       ["--adapter", "atlas-stack", "--prompt.profile", "stack", "--episode.depth", "32", "--index", "INDEX"],
-                       "1 August"),
+                       ["--adapter", "atlas-stack", "--prompt.profile", "stack", "--episode.depth", "32",
+                        "--index", "INDEX"], "1 August"),
 }  # fmt: skip
 """By page: a question, its options and the answer; INDEX is the demo's, and runs/mine is docs/."""
 

@@ -131,7 +131,10 @@ def _best_of(asked: str, units: Sequence[Sentence], likes: Sequence[float]) -> l
     passages = {one.passage.id: stems(_read(one.passage)) for one in units}
     weights, ranks = _weights(asked, [*passages.values()]), {id: rank for rank, id in enumerate(passages)}
     scored, answers = dict[str, Sentence](), _answers(asked)
+    is_open = english().opens.search(asked)
     for unit, like in zip(units, likes, strict=True):
+        if is_open and asked.lower() in unit.text.lower():  # a text that quotes the question
+            continue
         own = _met(weights, stems(unit.text))
         near = _met(weights, stems(f"{unit.passage.title} {unit.around} {unit.text}"))
         fit = (OWN * own + KIND) * answers(unit) + NEAR * near + like - RANK * ranks[unit.passage.id]
@@ -167,8 +170,6 @@ def _answers(asked: str) -> Callable[[Sentence], bool]:
 
     def answers(one: Sentence) -> bool:
         if is_open and (one.text.endswith("?") or stems(" ".join(telling(one.text))) <= known):
-            return False
-        if asked.lower() in one.text.lower():  # documents may quote it
             return False
         return all(any(not stems(found[0]) <= known for found in kind.finditer(one.text)) for kind in wanted)
 
