@@ -30,8 +30,6 @@ from steprag.runs.run import run_of
 from steprag.scores.stats import ClusteredShare
 from steprag.tree import children_of
 
-LABEL = LabelConfig(alpha=1.0)
-"""Marked passages where a question has marks, else chained match (`preference.labels.evidence`)."""
 SEARCH, KEEP, ANSWER = range(3)
 FEW, MOST = 0.13, 0.45
 """Shares of open states with a right step: below the first worked solutions are needed, from the second on outcomes
@@ -80,8 +78,9 @@ def open_states(facts: Facts) -> list[OpenState]:
     """
     if facts.gold is None and facts.guessable:
         return []
-    facts = without_luck(chain(facts, LABEL))
-    values, nodes = rewards(facts, LABEL), facts.tree.nodes
+    label = LabelConfig(alpha=1.0)  # marked passages where a question has marks, else chained match
+    facts = without_luck(chain(facts, label))
+    values, nodes = rewards(facts, label), facts.tree.nodes
     kinds = {facts.grammar.answer.name: ANSWER} | dict.fromkeys(retrieving(facts.grammar), SEARCH)
     kinds |= dict.fromkeys(keeping(facts.grammar), KEEP)
     best, hops, right, known = [[0.0, 0.0]], [0], [False], [False]

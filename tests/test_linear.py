@@ -35,7 +35,8 @@ METHODS = ("search", "match", "fullmatch", "findall", "finditer", "sub", "subn",
 LITTLE, PATIENCE = 150e-9, 2.0
 """Seconds a character that every pattern may take, and when one is given up."""
 SAID = refusals.SHOWN * (refusals.CODES + 2)
-BOUNDED = {"apps.adapt.english:": english.LONGEST, "steprag.agent.talk": talk.LONGEST,
+BOUNDED = {"apps.adapt.english:": english.LONGEST, "apps.adapt.facts:": english.LONGEST,
+           "steprag.agent.talk": talk.LONGEST,
            "steprag.agent.language (filled(one['holds']))": language.LONGEST,
            "indexes.encoding.families": families.LONGEST,
            "steprag.policy.refusals": SAID, "steprag.policy.dialect": SAID}  # fmt: skip

@@ -49,7 +49,7 @@ class ToldFact:
 
 def facts_in(passage: Passage) -> Iterator[ToldFact]:
     """The facts that a passage's sentences tell, those of fixed forms first."""
-    sentences = SENTENCE.split(passage.text)
+    sentences = [one for one in SENTENCE.split(passage.text) if len(one) <= english.LONGEST]
     for sentence in sentences:
         for found in (found for pattern in PATTERNS for found in pattern.finditer(sentence)):
             parts = found.groupdict()
@@ -118,7 +118,7 @@ def _told(passage: Passage, sentences: list[str]) -> Iterator[ToldFact]:
     heading, last, gaps = heading_of(passage), dict[bool, Clause](), list[ToldFact]()
     inside = frozenset((*_INSIDE.findall(passage.text), *heading.split()))
     about = About(heading, inside, bool(re.search(r"\b[Ss]?[Hh]e\b", passage.text)))
-    for sentence in (one for one in sentences if len(one) <= english.LONGEST):
+    for sentence in sentences:
         facts = list[ToldFact]()
         for clause in chain.from_iterable(_clauses(part, about, last) for part in english.BREAK.split(sentence)):
             last[clause.person] = clause
