@@ -211,7 +211,7 @@ KINDS = (
         r"(quota|limit|credits?|balance) .{0,30}(used up|exhausted|exceeded|reached)|exceeded .{0,30}(quota|limit)|"
         r"(reached|hit) .{0,40}(usage|spend\w*|monthly|weekly|daily|free) .{0,20}(limit|cap|quota)|"
         r"payment[ _]required|billing|arrear|subscription|free (tier|trial) .{0,30}(over|ended|expired|exhausted)|"
-        r"overdue .{0,20}(payment|bill|balance)|(account|payment|bill|balance)\w*\W?.{0,20}overdue|"
+        r"overdue .{0,20}(payment|bill|balance)|(account|payment|bill|balance)\w{0,9}\W?.{0,20}overdue|"
         r"out of ([a-z]+ ){0,2}quota|n[o']t have any credits|budget has been exceeded|余额|欠费",
         _LATER + "|rate.?limit|concurren|subscription key",
     ),
