@@ -182,6 +182,11 @@ REFUSED = [
     (["--quantization", "int8"], "an engine's base is whole"),
     (["--grpo.engine_args", "{top-p: 0.9}"], "grpo.engine_args: with top_p samples would be of another distribution"),
     (["--grpo.engine_args", "{logprobs_mode: raw_logprobs}"], "with logprobs_mode samples"),
+    (["--grpo.engine_args", "{trust-remote-code: true}"], "'trust_remote_code' is no flag that may be set here"),
+    (
+        ["--grpo.engine", "http://127.0.0.1:9", "--grpo.engine_args", "{seed: 1}"],
+        "only a vllm that is started here takes them",
+    ),
     (["--processes", "2", "--grpo.questions", "2"], "several processes share one engine"),
     (["--grpo.engine", "sglang"], "grpo.engine"),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from steprag.config.sections import strange_flag
 from steprag.engines.models import ModelFiles
 from steprag.engines.weights import no_template
 from steprag.errors import ConfigError, nearest, quoted
@@ -24,10 +25,6 @@ TRACKERS = ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "swanlab",
 FIXED = frozenset({"logprobs_mode", "generation_config", "override_generation_config", "logits_processors",
                    "enable_lora", "max_lora_rank", "lora_modules", "top_p", "top_k", "min_p"})  # fmt: skip
 """Flags of vLLM that would sample from another distribution than the one in training, or report another."""
-
-
-def _flag(name: str) -> str:
-    return name.replace("-", "_")
 
 
 def check_template(files: ModelFiles) -> None:
@@ -67,7 +64,8 @@ def check_keys(config: TrainConfig) -> None:
     unshared, uneven = not (config.share_prefix and trl), bool(grpo.questions % config.workers)
     several, meets = config.nodes > 1, config.rendezvous is not None
     foreign = config.stage == "dpo" and dpo.loss not in (("sigmoid",), ("hinge",), ("ipo",))
-    engine, shown = plays and grpo.engine is not None, ", ".join(sorted(FIXED & {*map(_flag, grpo.engine_args)}))
+    flags = {name.replace("-", "_") for name in grpo.engine_args}
+    engine, shown, strange = plays and grpo.engine is not None, ", ".join(sorted(FIXED & flags)), strange_flag(flags)
     launched = int(os.environ.get("WORLD_SIZE") or "1") > 1
     complaints = {
         "stage critic: only trainer trl trains a critic": critic and not trl,
@@ -107,6 +105,10 @@ def check_keys(config: TrainConfig) -> None:
         ),
         f"grpo.engine_args: with {shown} samples would be of another distribution; leave it out": engine
         and shown != "",
+        f"grpo.engine_args: {strange}": engine and strange is not None,
+        "grpo.engine_args: only a vllm that is started here takes them (grpo.engine vllm); leave it out": (
+            plays and bool(flags) and grpo.engine != "vllm"
+        ),
         "dpo.loss: llamafactory takes one of sigmoid, hinge, ipo": foreign and not trl,
         "lora.layers: llamafactory trains every block; leave it out": config.lora.layers is not None and not trl,
         "minutes: llamafactory is bounded by max_steps or epochs; leave it out": config.minutes is not None and not trl,

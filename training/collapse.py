@@ -124,7 +124,6 @@ class RightEpisodes:
             turns = [turn for some in zip_longest(*map(_right, groups)) for one in some for turn in one or ()]
             self._kept += [RememberedRow(step, turn.prompt, turn.completion) for turn in turns]
             del self._kept[MOST:]
-            self._file.parent.mkdir(parents=True, exist_ok=True)
             write_records(self._file, self._kept)
         return [StepRow(row.prompt, row.completion, 0.0) for row in self._kept] if len(self._kept) >= FEWEST else []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -96,6 +97,13 @@ class RateConfig(Section):
 
     requests: Positive | None = Field(default=None, description="requests a minute at most")
     tokens: Positive | None = Field(default=None, description="prompt and completion tokens a minute at most")
+
+
+def strange_flag(args: Iterable[str]) -> str | None:
+    """What is wrong with the first of these flags of vLLM that is none of `VLLM_ARGS`."""
+    strangers = sorted(name for name in args if name.replace("_", "-") not in VLLM_ARGS)
+    known = ", ".join(sorted(VLLM_ARGS))
+    return f"{quoted(strangers[0])} is no flag that may be set here; known: {known}" if strangers else None
 
 
 def engine_of(model: str) -> str | None:
@@ -200,9 +208,8 @@ class PolicyConfig(Section):
             )
         if self.engine_args and (self.remote or self.engine != "vllm"):
             raise ValueError("engine_args are for a vllm that is started here; give them to the one that runs already")
-        if strangers := sorted(name for name in self.engine_args if name.replace("_", "-") not in VLLM_ARGS):
-            known = ", ".join(sorted(VLLM_ARGS))
-            raise ValueError(f"engine_args: {quoted(strangers[0])} is no flag that may be set here; known: {known}")
+        if complaint := strange_flag(self.engine_args):
+            raise ValueError(f"engine_args: {complaint}")
         for field in self.extra:
             own = "the engine's dialect" if field in SAMPLED and self.engine not in ("openai", "transformers") else None
             if decided := DECIDED.get(field, own) or ("policy.rename" if field in self.rename.values() else None):
