@@ -225,7 +225,7 @@ def test_arms_of_grpo_are_the_products(label: str) -> None:
     again, _ = grpo.trained(arm, world, asked, 1)
     assert all(torch.equal(weights[name], again[name]) for name in weights)
     assert not torch.equal(weights["model.norm.weight"], start_of("ended")["model.norm.weight"])
-    assert 4 * 14 < facts["calls"] < 4 * 7 * 8
+    assert 2 * 4 * 9 < facts["calls"] < 2 * 4 * 9 * 8
     assert sum(one is not None for one in answers(grpo.environment_with_ends(world), start_of("ended"), asked)) == 4
 
 
