@@ -8,6 +8,7 @@ OpenVINO's export. Equal: each passage's vector has a cosine of at least 0.9999 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -16,6 +17,11 @@ from typing import Any
 from benchmarks.peers.pairing import Peer, Told, measured, size
 
 UNIT = "passages"
+DEVICE = (
+    {"device": "cuda", "model_kwargs": {"dtype": "bfloat16"}}
+    if os.environ.get("DEVICE") == "cuda"
+    else {"device": "cpu"}
+)
 FAISS = "faiss-cpu==1.15.1"
 FLASHRAG = Peer(f"""transformers==5.23.0 datasets==5.2.0 langid==1.1.6 termcolor tiktoken openai pyyaml peft nltk
     rank_bm25 rouge base58 bm25s==0.3.16 rouge-chinese jieba sentence-transformers==6.2.0 {FAISS}
@@ -88,7 +94,7 @@ def sentence_transformers(work: Path, **options: Any) -> Told:
     from sentence_transformers import SentenceTransformer
 
     with measured() as told:
-        model = SentenceTransformer(str(work / ("export" if options else "model")), device="cpu", **options)
+        model = SentenceTransformer(str(work / ("export" if options else "model")), **DEVICE, **options)
         file = written(work, f"st{len(options)}", model.encode(texts(work), normalize_embeddings=True))
     return {**told, "units": len(texts(work)), "index": file}
 
