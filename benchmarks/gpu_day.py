@@ -2,11 +2,7 @@
 
 Each measurement leaves a row in OUT/rows.jsonl when it ends and is not made again; one that a part's end cuts off is
 tried once more. OUT stays small; models with random weights (`tests/gpu_inputs.py`) and run folders lie in OUT.work.
-A planned step of DPO has the reference's pass, a measured one has not: it is scored before the loop. Random weights
-earn no reward: an episode of GRPO is one refused completion. "By TRL" is TRL's DPOTrainer without shared prefixes.
-
-None of it has run on a GPU: not the seconds of gpu_day.yaml, bitsandbytes, LLaMA-Factory, FAISS's GPU types, vLLM. With
---dry-run the processor measures tiny shapes, and llama.cpp stands in for vLLM.
+None of it has run on a GPU. With --dry-run the processor measures tiny shapes, and llama.cpp stands in for vLLM.
 """
 
 from __future__ import annotations
@@ -32,16 +28,14 @@ from steprag.console.plots import can_draw, new_figure, save_png
 from steprag.console.progress import say
 from steprag.console.terminal import guarded
 from steprag.engines.outlive_guard import running
-from steprag.errors import PART_DONE, StepragError
-from steprag.records.jsonl import read_json, read_rows, written_whole
+from steprag.errors import PART_DONE, ConfigError, StepragError
+from steprag.records.jsonl import read_json, read_rows, shaped, write_records
 from tests.test_gpu import HIDDEN, Device, GpuRun, ask_nvidia, gpu_memory, last_line, seconds, the_gpu
 
-LIST = Path(__file__).with_suffix(".yaml")
 PARTS, PART_SECONDS = (1, 2, 3), 500
 STARTS = {"steprag": [sys.executable, "-m", "apps.commands"], "python": [sys.executable], "bash": ["bash"]}
 CUT_OFF = "time was up while it ran"
-REMEDY = re.compile(r"pip install|scripts/setup_")
-"""How a command that lacks a package ends its refusal."""
+REMEDY = re.compile(r"pip install|scripts/setup_")  # in the refusal of a command that lacks a package
 Row = dict[str, Any]
 
 
@@ -54,19 +48,11 @@ class Day(NamedTuple):
 
     @property
     def rows(self) -> list[Row]:
-        file = self.out / "rows.jsonl"
-        return [row for _, row in read_rows(file)] if file.exists() else []
+        return [row for _, row in read_rows(self.out / "rows.jsonl")]
 
-    def note(self, row: Row) -> None:
-        with (self.out / "rows.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-    def part(self, number: int, limit: float) -> None:
+    def part(self, number: int, listed: list[Row], limit: float = PART_SECONDS) -> None:
         """Measures what has no row yet, up to this part's, in the order of the list, for `limit` seconds."""
         end, dry = time.monotonic() + limit, self.device == "cpu"
-        listed = yaml.safe_load(LIST.read_text("utf-8"))
-        if not self.rows:
-            self.note({"checks": [each["name"] for each in listed]})
         here = "no GPU: --dry-run" if dry else ask_nvidia("name,driver_version,memory.total") + " MiB"
         for each in listed:
             name, began = each["name"], time.monotonic()
@@ -77,77 +63,71 @@ class Day(NamedTuple):
                 say(f"{name}: left for the next part; it may take {each['seconds']} s")
                 continue
             row = self.measured({**each, **(each.get("dry", {}) if dry else {})}, end)
-            self.note({**row, "check": name, "seconds": round(time.monotonic() - began, 1), "device": here})
+            row |= {"check": name, "seconds": round(time.monotonic() - began, 1), "device": here}
+            with (self.out / "rows.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
             say(f"{name}: {row['said']}")
 
     def measured(self, each: Row, end: float) -> Row:
         """Runs a measurement's command: what it measured, or why it did not."""
         folder, made, plan = self.work / each["name"], self.work / "made", dict[str, Any]()
-        places = {"work": self.work, "made": made, "python": sys.executable, "device": self.device}
-        run, more, apart = (shlex.split(each.get(key, "").format(**places)) for key in ("run", "more", "apart"))
+        places = {**self._asdict(), "made": made, "python": sys.executable}
+        texts = (f"{each['run']} {each.get('more', '')}", each.get("apart", ""))
+        words, apart = (shlex.split(text.format(**places)) for text in texts)
         shutil.rmtree(folder, ignore_errors=True)
-        words = [*run, *more]
         line = [*words, *apart, *(["--out", str(folder)] if words[0] == "steprag" else [])]
-        row: Row = {"command": shlex.join(line)}
+        row: Row = {"command": shlex.join(line), "state": "passed"}
         try:
             if "{made}" in each["run"] and not made.exists():
                 self.ran("made", ["python", "-m", "tests.gpu_inputs", str(made), self.device], end)
             if words[1] == "train":
-                plan = json.loads(self.ran("plan", ["steprag", "plan", *words[1:], "--json"], end)[0])
-            printed, memory = self.ran(each["name"], line, end)
+                plan = json.loads(self.ran("plan", ["steprag", "plan", *words[1:], "--json"], end))
+            with gpu_memory(self.device) as peak, shaped(folder):
+                printed = self.ran(each["name"], line, end)
+                return {**row, "memory": peak(), **figures(words, folder, printed, peak(), plan)}
         except subprocess.TimeoutExpired:
             return {**row, "state": "skipped", "said": CUT_OFF}
-        except StepragError as error:
+        except (StepragError, ArithmeticError) as error:
             return {**row, "state": "skipped" if REMEDY.search(str(error)) else "failed", "said": str(error)}
-        return {**row, "state": "passed", "memory": memory, **figures(words, folder, printed, memory, plan)}
 
-    def ran(self, name: str, words: list[str], end: float) -> tuple[str, int]:
-        """What a command printed, and MiB of the GPU at its peak. Raises StepragError or TimeoutExpired."""
+    def ran(self, name: str, words: list[str], end: float) -> str:
+        """What a command printed. Raises StepragError or TimeoutExpired."""
         log, output = (self.out / "logs" / f"{name}.{kind}" for kind in ("log", "out"))
-        log.parent.mkdir(exist_ok=True)
         environment = {**os.environ, "DEVICE": self.device, HIDDEN: "" if self.device == "cpu" else the_gpu()}
         words = [*STARTS[words[0]], *words[1:]]
-        with (
-            log.open("wb") as errors,
-            output.open("wb") as printed,
-            gpu_memory(self.device) as peak,
-            running(words, errors, environment, printed) as process,
-        ):
+        with log.open("wb") as errors, output.open("wb") as out, running(words, errors, environment, out) as process:
             code = process.wait(max(0.0, end - time.monotonic()))
-        if code not in (0, PART_DONE) and words[0] != "bash":  # that of gpu_check says whether all hold
+        if code not in (0, PART_DONE) and words[0] != "bash":  # gpu_check's says whether all hold
             raise StepragError(last_line(log))
-        return output.read_text("utf-8"), peak()
+        return output.read_text("utf-8")
 
 
 def figures(words: list[str], folder: Path, printed: str, memory: int, plan: Row) -> Row:
     """What was measured in words; of a training also what was planned, as `shares` of what was measured."""
     if words[0] == "bash":
         states = [line.split(" | ")[1] for line in printed.splitlines() if line.startswith("| `")]
-        return {"said": ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))}
+        said = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+        return {"said": said or "it did not start", "state": "failed" if "**FAILED**" in said or not said else "passed"}
     if words[0] == "python":
-        told = json.loads(printed)
-        return {"said": f"{told['units'] / told['wall']:.0f} passages/s"}
+        return {"said": f"{(told := json.loads(printed))['units'] / told['wall']:.0f} passages/s"}
     if words[1] == "tunnel":
-        return {"said": (folder / "report.md").read_text("utf-8").splitlines()[0]}
+        return {"said": "its page is logs/tunnel.out"}
     manifest = read_json(folder / "manifest.json")
     if words[1] == "index":
         found, rate = manifest["measured"], manifest["corpus"]["rows"] / manifest["seconds"]
-        return {
-            "said": f"{rate:.0f} passages/s, recall@10 {found['recall_at_10']:.4f}, {found['search_ms']:.2g} ms a query"
-        }
+        return {"said": f"{rate:.0f} passages/s, recall@10 {found['recall_at_10']:.4f}, {found['search_ms']:.2g} ms"}
     if words[1] == "infer":
         times = [row["time"] for _, row in read_rows(folder / "metrics.jsonl") if row.get("event") in ("begun", "done")]
         took = (datetime.fromisoformat(times[-1]) - datetime.fromisoformat(times[0])).total_seconds()
         calls, tokens = (manifest["usage"][key] / took for key in ("calls", "completion_tokens"))
         return {"said": f"{calls:.1f} calls/s, {tokens:.0f} tokens/s"}
     step, hours = seconds(GpuRun(folder, 0)) / max(1, manifest["steps"] - 1), plan["hours"] or 0
-    planned = {"GiB": plan["memory_total"], "s a step": hours * 3600 / manifest["steps"]}
-    shares = {key: planned[key] / value for key, value in {"GiB": memory / 1024, "s a step": step}.items() if value}
-    told = [f"{planned[key] / share:.3g} {key} ({share:.0%} of it planned)" for key, share in shares.items() if share]
+    pairs = {"GiB": (plan["memory_total"], memory / 1024), "s a step": (hours * 3600 / manifest["steps"], step)}
+    told = [f"{value:.3g} {key} (planned {said:.3g})" for key, (said, value) in pairs.items() if value]
     if rows := manifest.get("rows"):
-        rate = manifest["tokens_an_epoch"] / rows * manifest["config"]["batch_size"] / step
-        told.append(f"{rate:.0f} tokens/s")
-    return {"said": ", ".join(told), "shares": shares}
+        told.append(f"{manifest['tokens_an_epoch'] / rows * manifest['config']['batch_size'] / step:.0f} tokens/s")
+    shares = {key: said / value for key, (said, value) in pairs.items() if said and value}
+    return {"said": ", ".join(told).replace("(planned 0)", "(not planned)"), "shares": shares}
 
 
 def picture(rows: list[Row], file: Path) -> None:
@@ -163,18 +143,21 @@ def picture(rows: list[Row], file: Path) -> None:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="gpu_day", description="What the claims about GPUs need, on one card.")
     parser.add_argument("--part", type=int, choices=PARTS, help="this one, and what those before it left [all]")
-    parser.add_argument("--seconds", type=float, default=PART_SECONDS, help=f"how long a part takes [{PART_SECONDS}]")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu-day"), help="rows, table, picture, logs")
     parser.add_argument("--into", type=Path, metavar="FILE", help="put the table between this file's marks too")
     parser.add_argument("--dry-run", action="store_true", help="on the processor, with tiny shapes")
     given = parse_arguments(parser, argv)
     day = Day(given.out, given.out.with_name(f"{given.out.name}.work"), "cpu" if given.dry_run else "cuda")
-    day.out.mkdir(parents=True, exist_ok=True)
+    listed = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+    if not (day.out / "rows.jsonl").exists():
+        (day.out / "logs").mkdir(parents=True)
+        write_records(day.out / "rows.jsonl", [{"checks": [each["name"] for each in listed], "on": day.device}])
+    if day.rows[0]["on"] != day.device:
+        raise ConfigError(f"{day.out} has rows of {day.rows[0]['on']}, and this is {day.device}; give another --out")
     for number in [given.part] if given.part else PARTS:
-        day.part(number, given.seconds)
+        day.part(number, listed)
     table = table_of(day.out / "rows.jsonl")
-    with written_whole(day.out / "gpu_day.md") as file:
-        file.write(table)
+    (day.out / "gpu_day.md").write_text(table, encoding="utf-8")
     picture(day.rows, day.out / "gpu_day.png")
     if given.into:
         put_into(given.into, table, "gpu_day")
