@@ -14,7 +14,7 @@ from steprag.engines.cache import made_once
 from steprag.engines.models import embedded_encoder, resolve_model
 from steprag.engines.weights import load_tokenizer
 from steprag.records.jsonl import read_json, read_rows, write_records
-from tests.test_gpu import Bench
+from tests.test_gpu import Bench, Device
 
 SHAPES = Path(__file__).parents[1] / "configs/training/models.json"
 TINY = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -30,7 +30,7 @@ def fill(folder: Path) -> None:
     for part in (model, tokenizer):
         part.save_pretrained(folder / "model")
     words = AutoTokenizer.from_pretrained(embedded_encoder(), trust_remote_code=False)
-    for part in (BertModel(BertConfig(vocab_size=len(words), **(TINY if small else BGE_BASE))), words):
+    for part in (BertModel(BertConfig.from_dict({**(TINY if small else BGE_BASE), "vocab_size": len(words)})), words):
         part.save_pretrained(folder / "encode/model")
     text = " ".join(row["contents"] for _, row in read_rows(atlas.path("corpus"))).split()
     starts = ((n, n * 37 % (len(text) - 100)) for n in range(64 if small else 200_000))
@@ -41,6 +41,6 @@ def fill(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    device = "cpu" if sys.argv[2] == "cpu" else "cuda"
+    device: Device = "cpu" if sys.argv[2] == "cpu" else "cuda"
     small = device == "cpu"
     made_once(Path(sys.argv[1]), fill, current=Path.exists)
