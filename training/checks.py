@@ -113,6 +113,9 @@ def check_keys(config: TrainConfig) -> None:
         "grpo.engine: several processes share one engine; start vLLM yourself and give its URL": (
             grpo.engine == "vllm" and plays and config.workers > 1
         ),
+        "grpo.temperature: vLLM samples at 0.01 where less is asked for; set 0.01 or more": (
+            engine and grpo.temperature < 0.01
+        ),
         f"grpo.engine_args: with {shown} samples would be of another distribution; leave it out": engine
         and shown != "",
         f"grpo.engine_args: {strange}": engine and strange is not None,
