@@ -228,8 +228,10 @@ def _group(players: list[Player], environment: Environment, sampling: Sampling, 
     worth = advantages(scores.totals, section.scale)
     group = Group(question, episodes, turns, scores.terms, scores.totals, worth)
     if section.turns or section.branch or section.credit == "state":
-        rises = label_rises(question, episodes, environment, section.turns) if section.turns else None
-        forks = [each.fork for each in players]
+        rises, forks = None, [each.fork for each in players]
+        if section.turns:
+            rises = label_rises(question, episodes, environment, section.turns)
+            group.terms[section.turns] = [sum(rise) for rise in rises]  # the label at the end, to be read
         group = replace(
             group, forks=forks, advantages=None, gains=credited(turns, forks, scores.totals, rises, section)
         )

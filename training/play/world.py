@@ -8,7 +8,7 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +220,7 @@ def _lines(step: int, group: Group) -> Iterator[dict[str, Any]]:
             "advantage": group.advantages[number] if group.advantages else None,
             **({"reasoning": episode.reasoning} if episode.reasoning else {}),
             **({"gains": group.gains[number]} if group.gains else {}),
+            **({"fork": asdict(group.forks[number])} if group.forks and group.forks[number].shared else {}),
         }
 
 
