@@ -57,7 +57,8 @@ tests() {
 failed=0
 # Nearly all tests need one core only, and a third of their time they wait: a process more than there are cores, four at
 # most. tests/conftest.py says which stay in one process.
-side_by_side() { threads=1 tests -n $(($(nproc) + 1)) --maxprocesses 4 --dist loadgroup "$@"; }
+workers=$(($(nproc) < 4 ? $(nproc) + 1 : 4))
+side_by_side() { threads=1 tests -n $workers --dist loadgroup "$@"; }
 # Engines want all cores: two processes on all cores stand in each other's way.
 alone() { threads=2 tests "$@"; }
 case $level in
