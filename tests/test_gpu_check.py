@@ -154,7 +154,8 @@ def test_a_gpu_day_writes_what_failed_and_leaves_what_does_not_fit(tmp_path: Pat
 def test_every_measurement_of_a_gpu_day_runs_on_the_processor(tmp_path: Path) -> None:
     def started(*options: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, str]]]:
         line = ["bash", str(ROOT / "scripts/gpu_day.sh"), "--python", sys.executable, "--out", str(out), *options]
-        ended = subprocess.run([*line, "--dry-run"], capture_output=True, text=True, check=False)
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+        ended = subprocess.run([*line, "--dry-run"], capture_output=True, text=True, check=False, env=own)
         return ended, [row for _, row in read_rows(out / "rows.jsonl") if "check" in row]
 
     out, page = tmp_path / "day", tmp_path / "gpu.md"
