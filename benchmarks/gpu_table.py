@@ -84,14 +84,15 @@ def _said(row: Mapping[str, Any]) -> str:
     return ". ".join(filter(None, said))
 
 
-def put_into(file: Path, table: str) -> None:
-    """Puts the table between the marks of a document. Raises ConfigError where it has none."""
+def put_into(file: Path, table: str, name: str = "gpu_check") -> None:
+    """Puts the table between the marks `name` of a document. Raises ConfigError where it has none."""
     text = file.read_text(encoding="utf-8") if file.exists() else ""
-    if BEGIN not in text or END not in text:
-        raise ConfigError(f"{file} has no lines {BEGIN} and {END}")
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    begin, end = (mark.replace("gpu_check", name) for mark in (BEGIN, END))
+    if begin not in text or end not in text:
+        raise ConfigError(f"{file} has no lines {begin} and {end}")
+    before, after = text.split(begin)[0], text.split(end)[1]
     with written_whole(file) as stream:
-        stream.write(f"{before}{BEGIN}\n{table}{END}{after}")
+        stream.write(f"{before}{begin}\n{table}{end}{after}")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

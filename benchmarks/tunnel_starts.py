@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,7 +125,7 @@ GUESSABLE = 0.15
 @dataclass(frozen=True)
 class Recipe:
     """How a start is made. Questions have one hop in the first `single` of all steps, two at most until `double`: in
-    short episodes a model learns to read, for there is little else to look at.
+    short episodes a model learns to read, for there is little else to look at. `ends`: a step ends with `</s>`.
     """
 
     level: str = "middle"
@@ -135,16 +135,17 @@ class Recipe:
     single: float = 0.25
     double: float = 0.35
     seed: int = 0
+    ends: bool = False
 
 
 def demonstrations(
-    world: FactWorld, level: str, hops: tuple[int, ...], count: int, rng: random.Random
+    world: FactWorld, level: str, hops: tuple[int, ...], count: int, rng: random.Random, ends: bool = False
 ) -> Iterator[LearntRow]:
     """Whole episodes; the policy's own words are learnt."""
     for question in world.questions(count, hops, GUESSABLE, "pretrain"):
         ids, spans = [BEGIN, *encode(question.question)], []
         for line in demonstrate(world, question, habits(level), rng):
-            step = encode(line.text)
+            step = [*encode(line.text), *[END] * ends]
             spans.append((len(ids), len(ids) + len(step)))
             ids += step
             for passage in line.passages:
@@ -204,7 +205,7 @@ def _batches(recipe: Recipe, rng: random.Random) -> Iterator[list[LearntRow]]:
     for seed in range(10_000 * (recipe.seed + 1), 10_000 * (recipe.seed + 2)):
         share = done / recipe.steps
         hops = (1,) if share < recipe.single else (1, 2) if share < recipe.double else HOPS
-        rows = list(demonstrations(FactWorld(seed), recipe.level, hops, 16 * recipe.batch, rng))
+        rows = list(demonstrations(FactWorld(seed), recipe.level, hops, 16 * recipe.batch, rng, recipe.ends))
         rows.sort(key=lambda row: len(row.ids) + 4 * rng.random())
         groups = [rows[first : first + recipe.batch] for first in range(0, len(rows), recipe.batch)]
         rng.shuffle(groups)
@@ -213,7 +214,12 @@ def _batches(recipe: Recipe, rng: random.Random) -> Iterator[list[LearntRow]]:
             done += 1
 
 
-OTHERS = {level: Recipe(level, steps=250, rate=1e-3, single=0.0, double=0.2, seed=1) for level in ("weak", "strong")}
+MORE = Recipe(steps=250, rate=1e-3, single=0.0, double=0.2, seed=1)
+OTHERS = {
+    "weak": replace(MORE, level="weak"),
+    "strong": replace(MORE, level="strong"),
+    "ended": replace(MORE, ends=True),
+}
 """How the others are made of the middle start."""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from indexes import open_retriever
 from preference.chained import chain, is_chained
 from preference.config import LabelConfig, PairsStageConfig
-from preference.facts import Facts
+from steprag.agent.facts import Facts
 from steprag.agent.retriever import Retriever
 from steprag.errors import ConfigError, RetrieverError
 from steprag.types import Passage

@@ -11,9 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from preference.answer_searches import answer_searches
-from preference.chained import LEVELS, levels
 from preference.config import NO_REWARD, PairsStageConfig
-from preference.facts import Facts, facts_about, solved, without_luck
 from preference.labels.estimates import outcomes
 from preference.pairs import build_pairs, prompts
 from preference.pairs_folder import SPLITS, PairsFolder, add_push_option, made_folder, push_if_asked
@@ -21,7 +19,9 @@ from preference.report.card import generation_facts
 from preference.report.reward_diagnostics import Calibration, RewardDiagnostics
 from preference.rewards import rewards
 from preference.supervised import build_labels, build_rankings, build_trajectories
+from steprag.agent.chained import LEVELS, levels
 from steprag.agent.compliance import Refusals, refusals_told
+from steprag.agent.facts import Facts, facts_about, solved, without_luck
 from steprag.agent.grammar import Grammar
 from steprag.agent.profiles import check_follows, grammar_of
 from steprag.agent.retriever import PLACES

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 from preference.chained import chain
 from preference.config import LabelConfig
-from preference.facts import Facts
 from preference.labels.cover import cover
 from preference.labels.estimates import Estimate as Estimate
 from preference.labels.estimates import Rewards as Rewards
@@ -23,6 +22,7 @@ from preference.labels.judge import judge
 from preference.labels.own import own
 from preference.labels.reasonrag import reasonrag
 from preference.labels.spre import spre
+from steprag.agent.facts import Facts
 
 Label = Callable[[Facts, LabelConfig], Rewards]
 PARTS: dict[str, Label] = {

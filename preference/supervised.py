@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Literal
 
 from preference.config import SftConfig
-from preference.facts import Facts
 from preference.labels.estimates import Rewards
 from preference.pairs import prompts, whose
 from steprag.agent.belief import CONVINCED, gains, probability
+from steprag.agent.facts import Facts
 from steprag.agent.grammar import Grammar
 from steprag.agent.stack import popped
 from steprag.records.training_rows import Ranking, StepLabel, Trajectory

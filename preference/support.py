@@ -18,8 +18,8 @@ from typing import NamedTuple
 from preference.build import one_prompt, read_trees
 from preference.chained import chain
 from preference.config import LabelConfig
-from preference.facts import Facts, facts_about, keeping, retrieving, without_luck
 from preference.rewards import rewards
+from steprag.agent.facts import Facts, facts_about, keeping, retrieving, without_luck
 from steprag.agent.profiles import check_follows
 from steprag.batch.tree_results import trees_file
 from steprag.config.load import parse_arguments

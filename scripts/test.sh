@@ -17,6 +17,7 @@ case "${1:-}" in
     --landing | --all | --long) level=${1#--}; shift ;;
 esac
 export STEPRAG_TESTS=$level
+unset PYTHONDONTWRITEBYTECODE  # tests start hundreds of processes, and each would compile the checkout
 passed=tests/long_passed.txt  # by environment, the hash of its files when `--long` last passed
 declare -A files=(
     [llamafactory]="training/launch/llamafactory.py scripts/setup_llamafactory.sh scripts/llamafactory.txt tests/test_llamafactory.py"
@@ -54,8 +55,10 @@ tests() {
     OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads} .venv/bin/python -m pytest --durations=60 "$@" || [ $? = 5 ] || failed=1
 }
 failed=0
-# A core each: nearly all tests need one core only. tests/conftest.py says which stay in one process.
-side_by_side() { threads=1 tests -n auto --maxprocesses 4 --dist loadgroup "$@"; }
+# Nearly all tests need one core only, and a third of their time they wait: a process more than there are cores, four at
+# most. tests/conftest.py says which stay in one process.
+workers=$(($(nproc) < 4 ? $(nproc) + 1 : 4))
+side_by_side() { threads=1 tests -n $workers --dist loadgroup "$@"; }
 # Engines want all cores: two processes on all cores stand in each other's way.
 alone() { threads=2 tests "$@"; }
 case $level in
@@ -63,6 +66,7 @@ case $level in
         side_by_side -m "not slow and not engine and not long and not gpu" "$@" ;;
     landing)
         side_by_side -m "(landing or not slow) and not engine and not long and not gpu" "$@"
+        [ $# != 0 ] || set -- $(grep -l "mark.engine" tests/test_*.py)  # all the others need not be read again
         alone -m "landing and engine" "$@" ;;
     *)
         side_by_side -m "not engine and not long and not gpu" "$@"

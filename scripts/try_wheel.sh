@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds the wheel and tries it as a newcomer would: a bare environment, an empty folder, and the commands of SKILL.md.
-#   bash scripts/try_wheel.sh [FOLDER]      FOLDER gets the wheel [runs/wheel]; TORCH_INDEX as in scripts/setup.sh
+#   bash scripts/try_wheel.sh [FOLDER [INDEX]]      FOLDER gets the wheel [runs/wheel]; INDEX is Atlas's, built already;
+#                                                   TORCH_INDEX as in scripts/setup.sh
 set -euo pipefail
-unset PYTHONPATH
+unset PYTHONPATH PYTHONDONTWRITEBYTECODE  # without bytecode, every command would compile all that it imports
 root=$(cd "$(dirname "$0")/.." && pwd)
 to=${1:-$root/runs/wheel}
 mkdir -p "$to" && to=$(cd "$to" && pwd)
@@ -15,7 +16,8 @@ pip wheel --quiet --no-deps -w "$to" "$root"
 wheel=$(ls -t "$to"/steprag-*.whl | head -1)
 pip install --quiet --no-compile ${TORCH_INDEX:+--index-url "$TORCH_INDEX"} "$(grep '^torch==' "$root/requirements.txt")"
 pip install --quiet --no-compile -c "$root/requirements.txt" "$wheel[all]"
-mkdir -p "$place/new/files" && cd "$place/new"
+mkdir -p "$place/new/files" "$place/new/runs/demo" && cd "$place/new"
+[ $# -lt 2 ] || cp -r "$2" runs/demo/index
 export PATH=$place/venv/bin:$PATH
 models=$(steprag doctor | grep -m1 -o "install --no-deps .*") || true  # as the doctor says it, which ends with 1
 pip $models --quiet --no-compile

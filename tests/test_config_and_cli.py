@@ -256,6 +256,7 @@ def test_a_section_means_one_thing_in_every_command() -> None:
 
 def test_options_may_say_none() -> None:
     assert load_config(GenerateConfig, None, {"policy.base_url": "none"}).policy.base_url is None
+    assert load_config(TrainConfig, None, {"grpo.scale": "none"}).grpo.scale == "none"
 
 
 def _schemas() -> dict[str, type[StageConfig]]:

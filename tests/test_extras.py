@@ -218,9 +218,9 @@ def test_a_wheel_claims_one_name_and_works_beside_a_module_of_the_same_name_as_a
 @pytest.mark.slow
 @pytest.mark.landing
 @pytest.mark.timeout(1200)
-def test_the_wheel_answers_in_a_bare_environment(tmp_path: Path) -> None:
+def test_the_wheel_answers_in_a_bare_environment(tmp_path: Path, atlas_index: Path) -> None:
     """Three commands to an answer, and every command of SKILL.md. Needs the network."""
-    tried = run("bash", "scripts/try_wheel.sh", str(tmp_path))
+    tried = run("bash", "scripts/try_wheel.sh", str(tmp_path), str(atlas_index))
     assert tried.returncode == 0, tried.stdout[-2000:] + tried.stderr[-2000:]
     assert "\n9\nsource 1: " in tried.stdout
     assert "Thirty days" in tried.stdout

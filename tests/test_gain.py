@@ -12,7 +12,6 @@ import pytest
 
 from preference.build import build
 from preference.config import LabelConfig, PairsConfig, PairsStageConfig, SftConfig
-from preference.facts import facts_about, supported
 from preference.labels.estimates import outcomes
 from preference.labels.gain import NATS
 from preference.labels.gold import gold
@@ -21,6 +20,7 @@ from preference.report.reward_diagnostics import Calibration
 from preference.rewards import Rewards, rewards
 from preference.supervised import build_trajectories
 from steprag.agent.belief import CLEAR, FLOOR, floored, gains
+from steprag.agent.facts import facts_about, supported
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.config.load import load_config
 from steprag.errors import ConfigError, DataError

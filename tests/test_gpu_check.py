@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
+from benchmarks.gpu_day import Day
 from benchmarks.gpu_table import BEGIN, END, main, put_into, table_of
 from steprag.errors import ConfigError, StepragError
+from steprag.records.jsonl import read_rows
 from tests.test_gpu import GpuRun, apart, numbers
 
 ROOT = Path(__file__).parents[1]
@@ -121,3 +126,51 @@ def test_the_script_refuses_what_it_does_not_know(tmp_path: Path) -> None:
     code, words = said("cpu", "--out", str(tmp_path))
     assert (code, words) == (2, f"{tmp_path} holds something else; give another --out\n")
     assert (tmp_path / "mine.txt").exists()
+
+
+def test_a_gpu_day_writes_what_failed_and_leaves_what_does_not_fit(tmp_path: Path, capsys: Any) -> None:
+    def states(limit: float, *listed: tuple[str, int, str]) -> list[tuple[str, str, str]]:
+        own = (
+            {"name": name, "part": 1, "seconds": takes, "run": f"python -c '{code}'"} for name, takes, code in listed
+        )
+        day.part(1, [*own, {"name": "later", "part": 2}], limit)
+        return [(row["check"], row["state"], row["said"]) for row in day.rows if "check" in row]
+
+    day = Day(tmp_path, tmp_path / "work", "cpu")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "rows.jsonl").write_text('{"checks": ["broken", "large"], "on": "cpu"}\n')
+    broken = ("broken", 0, "raise ValueError(7)"), ("lacking", 0, 'raise SystemExit("pip install it")')
+    ended = states(100, ("large", 900, ""), *broken, ("no figures", 0, "print([])"))
+    assert ended[:2] == [("broken", "failed", "ValueError: 7"), ("lacking", "skipped", "pip install it")]
+    assert ended[2][:2] == ("no figures", "failed")
+    assert "large: left for the next part; it may take 900 s" in capsys.readouterr().err
+    assert [len(states(0.1, *broken, ("slow", 0, "import time; time.sleep(60)"))) for _ in range(3)] == [4, 5, 5]
+    assert states(0.1)[-1] == ("slow", "skipped", "time was up while it ran")
+
+
+@pytest.mark.slow
+@pytest.mark.landing
+@pytest.mark.timeout(1200)
+def test_every_measurement_of_a_gpu_day_runs_on_the_processor(tmp_path: Path) -> None:
+    def started(*options: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, str]]]:
+        line = ["bash", str(ROOT / "scripts/gpu_day.sh"), "--python", sys.executable, "--out", str(out), *options]
+        own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+        ended = subprocess.run([*line, "--dry-run"], capture_output=True, text=True, check=False, env=own)
+        return ended, [row for _, row in read_rows(out / "rows.jsonl") if "check" in row]
+
+    out, page = tmp_path / "day", tmp_path / "gpu.md"
+    page.write_bytes((ROOT / "docs/gpu.md").read_bytes())
+    ended, first = started("--part", "1")
+    assert [row["check"] for row in first] == ["gpu_check"], ended.stderr
+    ended, rows = started("--into", str(page))
+    listed = [each["name"] for each in yaml.safe_load((ROOT / "benchmarks/gpu_day.yaml").read_text("utf-8"))]
+    assert (ended.returncode, rows[0]) == (0, first[0]), ended.stderr
+    assert [row["check"] for row in rows] == listed
+    lacking = {row["check"] for row in rows if row["state"] != "passed"}
+    assert lacking <= {"gpu-flat", "gpu-cagra", "dpo by LLaMA-Factory"} | {name for name in listed if "nf4" in name}
+    packages = re.compile("faiss-gpu|LLaMA-Factory|bitsandbytes")
+    assert all(packages.search(row["said"]) for row in rows if row["check"] in lacking)
+    table = page.read_text("utf-8").split("<!-- gpu_day: begin -->\n")[1].split("<!-- gpu_day: end -->")[0]
+    assert table == (out / "gpu_day.md").read_text("utf-8") == ended.stdout
+    assert (out / "gpu_day.png").stat().st_size
+    assert started()[1] == rows

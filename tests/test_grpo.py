@@ -35,7 +35,7 @@ from tests.fakes import DictRetriever, chat_reply, query, retrieve, serve
 from tests.grpo_parts import ASKED, KEPT, NO, SEARCH, YES, spoken, world
 from tests.training_parts import Capture, killed_at, lines, moved, tensors
 from training.config import GrpoSection, TrainConfig
-from training.play.episodes import Group, Sampling, StepRow, numbers_of, play, rows_of
+from training.play.episodes import Group, Sampling, StepRow, numbers_of, play, rows_of, sampled_tokens
 from training.play.turn_gains import Scored, normalised, turn_gains
 from training.play.world import GrpoStage, World, staged
 from training.plots import curves
@@ -109,13 +109,14 @@ SCRIPT = {"Search or answer.": (SEARCH, YES, NO), "Read the passages.": (KEPT,),
 
 
 def played(
-    speaker: Path, *, questions: Sequence[Question] = (ASKED,), max_length: int = 1024, **texts: Sequence[str]
-) -> tuple[list[Group], Any]:
+    speaker: Path, *, questions: Sequence[Question] = (ASKED,), max_length: int = 1024,
+    branch: int = 0, **texts: Sequence[str],
+) -> tuple[list[Group], Any]:  # fmt: skip
     """The groups of one step, and the prompts of each batch that was sampled."""
     sent: list[list[list[int]]] = []
     how = replace(scripted(speaker, {**SCRIPT, **texts}, sent), max_length=max_length)
     environment = replace(world(), retriever=SlowRetriever())
-    return asyncio.run(play(questions, environment, how, GrpoSection(episodes=6), seed=1)), sent
+    return asyncio.run(play(questions, environment, how, GrpoSection(episodes=6, branch=branch), seed=1)), sent
 
 
 def test_rows_hold_what_was_sent_and_sampled_and_passages_only_in_prompts(speaker: Path) -> None:
@@ -132,6 +133,23 @@ def test_rows_hold_what_was_sent_and_sampled_and_passages_only_in_prompts(speake
     learnt = {str(tokenizer.decode(row.completion)) for row in rows}
     assert learnt <= {text + "<|im_end|>" for text in (SEARCH, KEPT, YES, NO)}
     assert any("Passages:\nLima: Lima is the capital" in str(tokenizer.decode(list(prompt))) for prompt in prompts)
+
+
+def test_what_branches_share_is_asked_and_learnt_once(speaker: Path) -> None:
+    groups, sent = played(speaker, branch=4)
+    (group,) = groups
+    rows, new = rows_of(groups), group.episodes[6:]
+    assert 1 <= len(new) <= 4
+    assert len(rows) == sum(map(len, sent)) == sum(map(len, group.turns)) - sum(fork.shared for fork in group.forks)
+    assert sampled_tokens(groups) == sum(len(row.completion) for row in rows)
+    for episode, fork, turns in zip(new, group.forks[6:], group.turns[6:], strict=True):
+        chain = group.episodes[fork.chain]
+        assert fork.shared > 0
+        assert episode.state.steps[: fork.shared] == chain.state.steps[: fork.shared]
+        assert turns[: fork.shared] == group.turns[fork.chain][: fork.shared]
+        assert len(episode.retrieved) == sum(step.action == "query" for step in episode.state.steps)
+    (again,), _ = played(speaker, branch=4)
+    assert again == group
 
 
 def test_a_profile_that_the_assistant_continues_is_played_and_learnt_as_inference_sends_it(speaker: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,17 @@ import pytest
 
 from steprag.console.terminal import guarded
 from steprag.engines.launch import vllm_program
+from steprag.engines.models import resolve_model
 from steprag.errors import ConfigError
 from steprag.records.json_text import decoded
 from steprag.records.jsonl import write_records
 from tests.fakes import Replying, descendants, listening, wait_for
 from tests.grpo_parts import ASKED
 from tests.training_parts import Capture, lines
+from training.config import GrpoSection, TrainConfig
+from training.model import load_policy
+from training.play.engine import Engine, opened_engine
+from training.play.sampling import SampledStep
 from training.train import main
 
 Fault = Callable[[int, dict[str, Any]], Any]
@@ -189,6 +196,7 @@ REFUSED = [
     ),
     (["--processes", "2", "--grpo.questions", "2"], "several processes share one engine"),
     (["--grpo.engine", "sglang"], "grpo.engine"),
+    (["--grpo.temperature", "0.009"], "vLLM samples at 0.01 where less is asked for"),
 ]
 
 
@@ -201,16 +209,48 @@ def test_what_an_engine_cannot_do_right_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
-def test_a_killed_vllm_is_started_again_and_no_episode_is_played_twice(
-    speaker: Path, word_index: Path, tmp_path: Path, capsys: Capture
-) -> None:
+@pytest.fixture
+def vllm() -> None:
     """The engine itself, where `scripts/setup_vllm.sh` has been run."""
     try:
         vllm_program()
     except ConfigError as error:
         pytest.skip(str(error))
 
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("vllm")
+def test_greedy_ids_of_vllm_are_those_of_transformers(speaker: Path, tmp_path: Path) -> None:
+    """Under an adapter, for prompts of unequal length in one batch."""
+    import torch
+
+    config = TrainConfig(stage="grpo", model=str(speaker), grpo=GrpoSection(engine="vllm", max_tokens=24))
+    greedy = config.model_copy(update={"grpo": config.grpo.model_copy(update={"temperature": 0.0})})
+    policy = load_policy(resolve_model(str(speaker)), config).eval()
+    torch.manual_seed(1)
+    for name, weight in policy.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.5)
+    size, end = policy.get_input_embeddings().num_embeddings, policy.config.eos_token_id
+    prompts = [torch.randint(4, size, (3 + 5 * n,)).tolist() for n in range(12)]
+
+    async def ask(engine: Engine) -> list[SampledStep]:
+        await engine.load(partial(policy.save_pretrained, save_embedding_layers=False), 0)
+        return await asyncio.gather(*(engine.sample(n, prompt, n) for n, prompt in enumerate(prompts)))
+
+    with asyncio.Runner() as runner, opened_engine(greedy, runner, tmp_path, [end], size) as engine:
+        assert engine
+        said = runner.run(ask(engine))
+    how = {"do_sample": False, "max_new_tokens": 24, "eos_token_id": end, "pad_token_id": 0}
+    made = [policy.generate(input_ids=torch.tensor([one]), **how)[0, len(one) :].tolist() for one in prompts]
+    assert [one.completion for one in said] == made
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("vllm")
+def test_a_killed_vllm_is_started_again_and_no_episode_is_played_twice(
+    speaker: Path, word_index: Path, tmp_path: Path, capsys: Capture
+) -> None:
     def kill() -> None:
         wait_for(
             lambda: (tmp_path / "out/metrics.jsonl").is_file() and len(lines(tmp_path / "out/metrics.jsonl")) > 3, 400

@@ -444,7 +444,7 @@ def test_a_real_engine_is_held_to_what_can_be_read() -> None:
     assert isinstance(claims, tuple)
     assert isinstance(supported, bool)
     assert isinstance(useful, bool)
-    assert len(back) == 3
+    assert len(back) == 1, "of a greedy engine all are alike, and it makes one"
     assert score is not None
 
 

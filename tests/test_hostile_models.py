@@ -107,7 +107,7 @@ def test_a_tokenizer_that_ends_or_stops_the_process_is_named(
 ) -> None:
     from transformers import AutoTokenizer
 
-    monkeypatch.setattr("steprag.engines.tokenizer_probe.SECONDS", 20)
+    monkeypatch.setattr("steprag.engines.tokenizer_probe.SECONDS", 5)
     folder = make_llama(tmp_path / "model", ["who?"])
     told = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps(told | {part: value}))

@@ -640,6 +640,7 @@ def test_a_document_is_cut_within_the_bounds_in_which_it_is_read(
         cutting.write("import time\nown = cut_rows\n")
         cutting.write("cut_rows = lambda blocks, path: own(blocks, path) if path != 'hangs.txt' else time.sleep(99)\n")
     monkeypatch.setattr(documents, "WORKER", tmp_path / "corpora/document_worker.py")
+    monkeypatch.setattr("indexes.web.extraction.START_SECONDS", 7.0)
     (tmp_path / "docs").mkdir()
     for name in ("hangs", "read"):
         (tmp_path / "docs" / f"{name}.txt").write_text("Lima is a city.")

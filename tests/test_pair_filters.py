@@ -19,13 +19,13 @@ from apps.commands import main as steprag
 from preference.build import main
 from preference.candidates import in_circles
 from preference.config import FilterConfig, LabelConfig
-from preference.facts import facts_about
 from preference.filters import checks, content_reader
 from preference.labels.estimates import outcomes
 from preference.labels.spre import spre
 from preference.pairs_folder import push
 from preference.report.leakage import NAMED
 from preference.report.reward_diagnostics import RewardDiagnostics, half_means
+from steprag.agent.facts import facts_about
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.errors import ConfigError
 from steprag.records.jsonl import read_records, write_records

@@ -21,7 +21,6 @@ from preference.build import main, one_prompt
 from preference.chained import chain
 from preference.config import LABELS as NAMES
 from preference.config import LabelConfig, PairsConfig, SftConfig
-from preference.facts import facts_about
 from preference.labels.estimates import outcomes
 from preference.pairs import build_pairs
 from preference.pairs_folder import SPLITS
@@ -29,6 +28,7 @@ from preference.rewards import LABELS, Estimate, Rewards, rewards
 from preference.rule_counts import RuleCounts
 from preference.supervised import build_labels, build_rankings, build_trajectories
 from preference.view_rewards import fates, view_rewards
+from steprag.agent.facts import facts_about
 from steprag.agent.grammar import START, Grammar
 from steprag.agent.grammars import STACK, TRANSCRIPT
 from steprag.agent.profiles import grammar_of

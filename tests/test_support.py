@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from apps.commands import main
-from preference.facts import facts_about
 from preference.support import OpenState, forecast, open_states, support
+from steprag.agent.facts import facts_about
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.records.jsonl import write_records
 from steprag.tree import Node, Tree

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from apps.commands import main
+from apps.tunnel import grpo
 from apps.tunnel.arms import ARMS, RATES, LabelArm
 from apps.tunnel.grow import SEARCHES, Forest, answers, environment_of, flat, grown
 from apps.tunnel.labels import LABELS, named_label, skills
@@ -22,7 +23,7 @@ from apps.tunnel.policy import BatchedPolicy
 from apps.tunnel.report import CellResults, goals_of, read_cell, write
 from apps.tunnel.statistics import holm, of_seeds, trend
 from apps.tunnel.train import Schedule, dpo, packed, sft, token_logps
-from apps.tunnel.unit import made_pairs, narrowed, pair_rows, turns
+from apps.tunnel.unit import made_pairs, narrowed, pair_rows
 from apps.tunnel.world import HOPS, KIND_OF, RELATIONS, FactWorld, parts_of, right_steps
 from benchmarks.tunnel_starts import Habits, Recipe, demonstrate, demonstrations, differences, habits, pretrained
 from data_generation.expand import Searcher
@@ -121,7 +122,7 @@ def test_the_policy_answers_as_if_it_were_asked_alone(temperature: float) -> Non
 def test_the_start_answers_some_questions() -> None:
     world = FactWorld(9)
     asked = world.questions(24)
-    said = answers(world, start_of("middle"), asked)
+    said = answers(environment_of(world), start_of("middle"), asked)
     assert 2 <= sum(one in each.golden_answers for one, each in zip(said, asked, strict=True)) <= 20
 
 
@@ -215,14 +216,17 @@ def test_training_moves_towards_what_is_chosen(forest: Forest) -> None:
 
 
 @pytest.mark.slow
-def test_a_turn_is_rewarded_for_what_is_still_earned(forest: Forest) -> None:
-    tree = next(tree for tree in forest.trees if {0.0, 1.0} <= {node.prediction_f1 for node in tree.nodes})
-    rows, advantages = turns([tree], None)
-    assert [len(each) for each in advantages] == [sum(end - first for first, end in row.spans) for row in rows]
-    assert min(map(min, advantages)) < 0 < max(map(max, advantages))
-    facts, told = turns([tree], LABELS["marked facts"](Forest(forest.world, [tree], forest.weights)))
-    assert [row.ids for row in facts] == [row.ids for row in rows]
-    assert told != advantages
+@pytest.mark.parametrize("label", ["branches", "marked facts a turn"])
+def test_arms_of_grpo_are_the_products(label: str) -> None:
+    """Tokens as the tunnel's own policy reads them; a second training makes the same weights."""
+    world, arm = FactWorld(9), LabelArm(f"GRPO, {label}", label, method="grpo", rate=1e-3)
+    asked = world.questions(4, (1,))
+    weights, facts = grpo.trained(arm, world, asked, 1)
+    again, _ = grpo.trained(arm, world, asked, 1)
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+    assert not torch.equal(weights["model.norm.weight"], start_of("ended")["model.norm.weight"])
+    assert 2 * 4 * 9 < facts["calls"] < 2 * 4 * 9 * 8
+    assert sum(one is not None for one in answers(grpo.environment_with_ends(world), start_of("ended"), asked)) == 4
 
 
 def test_a_start_is_kept_as_its_difference() -> None:

@@ -29,9 +29,9 @@ from apps.viewer.folders import open_folders
 from apps.viewer.listing import Listing
 from apps.viewer.series import POINTS, Series
 from preference.config import PairsStageConfig
-from preference.facts import facts_about
 from preference.pairs import build_pairs
 from preference.rewards import rewards
+from steprag.agent.facts import facts_about
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.batch.journal import JOURNAL, Journal
 from steprag.batch.results import index_of, places_of

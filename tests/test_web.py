@@ -327,8 +327,8 @@ def test_searches_over_the_rate_wait_their_turn(headers: dict[str, str], here: W
     here.plan = (0.2, headers)
 
     async def ask() -> list[tuple[Passage, ...]]:
-        async with aclosing(open_retriever(here.file(concurrency=6, pages=0))) as retriever:
-            return await asyncio.gather(*(retriever.search(f"{QUERY} {n}", 2) for n in range(6)))
+        async with aclosing(open_retriever(here.file(concurrency=4, pages=0))) as retriever:
+            return await asyncio.gather(*(retriever.search(f"{QUERY} {n}", 2) for n in range(4)))
 
     assert all(asyncio.run(ask()))
 

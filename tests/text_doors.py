@@ -31,9 +31,9 @@ from indexes.corpora.cutting import cut
 from indexes.tools.mcp_reading import texts_of
 from indexes.web.providers import query_of, results_of
 from indexes.web.retriever import likely, pieces, plain
-from preference.chained import names_of
 from preference.exchange import proguide
 from preference.exchange.instruct import steps_of
+from steprag.agent.chained import names_of
 from steprag.agent.citations import Grounds, Support, citations
 from steprag.agent.degenerate import degenerate
 from steprag.agent.grammars import GRAMMARS

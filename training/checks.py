@@ -66,6 +66,7 @@ def check_keys(config: TrainConfig) -> None:
     foreign = config.stage == "dpo" and dpo.loss not in (("sigmoid",), ("hinge",), ("ipo",))
     flags = {name.replace("-", "_") for name in grpo.engine_args}
     engine, shown, strange = plays and grpo.engine is not None, ", ".join(sorted(FIXED & flags)), strange_flag(flags)
+    branches = plays and grpo.branch > 0
     launched = int(os.environ.get("WORLD_SIZE") or "1") > 1
     complaints = {
         "stage critic: only trainer trl trains a critic": critic and not trl,
@@ -96,12 +97,24 @@ def check_keys(config: TrainConfig) -> None:
         "grpo.rewards: give at least one reward a weight": plays and not any(grpo.rewards.values()),
         "grpo.max_tokens: leaves no room for a prompt; raise max_length": plays
         and grpo.max_tokens >= config.max_length,
+        "grpo.gain: turns, branch and credit state say what a turn is worth themselves; leave gain or them out": (
+            plays and grpo.gain > 0 and (grpo.turns is not None or branches or grpo.credit == "state")
+        ),
+        "grpo.branch: it compares outcomes by stretches; leave turns out, or set credit state": (
+            branches and grpo.turns is not None and grpo.credit != "state"
+        ),
+        "grpo.branch: shared turns have one worth; leave credit kept and weigh episode out": (
+            branches and (grpo.credit == "kept" or grpo.weigh == "episode")
+        ),
         "grpo.engine: an engine is sent the adapter alone; set finetuning lora, or leave engine out": engine and full,
         "grpo.engine: an engine's base is whole, and its probabilities are others; leave quantization out": (
             engine and nf4
         ),
         "grpo.engine: several processes share one engine; start vLLM yourself and give its URL": (
             grpo.engine == "vllm" and plays and config.workers > 1
+        ),
+        "grpo.temperature: vLLM samples at 0.01 where less is asked for; set 0.01 or more": (
+            engine and grpo.temperature < 0.01
         ),
         f"grpo.engine_args: with {shown} samples would be of another distribution; leave it out": engine
         and shown != "",

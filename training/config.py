@@ -82,8 +82,18 @@ class GrpoSection(Section):
     gain: Share = Field(
         default=0.0, description="weight of turn rewards: what a step adds to the belief in the golden answer; 0: none"
     )
-    credit: Literal["episode", "kept"] = Field(
-        default="episode", description="kept: no praise for what a later step took back (biased); episode: all alike"
+    turns: Literal["gold", "chained"] | None = Field(
+        default=None,
+        description="label that rewards each turn beside its episode: gold, marked passages found and kept; chained, "
+        "the golden answer met, or a name that leads to it",
+    )
+    credit: Literal["episode", "kept", "state"] = Field(
+        default="episode",
+        description="kept: no praise for what a later step took back (biased); state: steps said to the same prompt "
+        "are compared with each other; episode: all alike",
+    )
+    branch: int = Field(
+        default=0, ge=0, description="episodes more a question, played on from states of the first; 0: none"
     )
     weigh: Literal["token", "episode"] = Field(
         default="token", description="token: long episodes weigh more; episode: each episode of a group weighs the same"

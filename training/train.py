@@ -165,7 +165,8 @@ def _identity(config: TrainConfig, inputs: Inputs) -> dict[str, Any]:
         if not recipe[late]:
             del recipe[late]
     if inputs.world:
-        recipe["grpo"] = {key: value for key, value in recipe["grpo"].items() if key not in ENGINE}
+        recipe["grpo"] = {key: value for key, value in recipe["grpo"].items()
+                          if key not in ENGINE and (value or key not in ("turns", "branch"))}  # fmt: skip
         recipe["grpo"] |= {"engine": True} if config.grpo.engine else {}
     return {
         **recipe,

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from apps.adapt.passages import PassagePath
 from preference.config import LabelConfig
-from preference.facts import facts_about, found_and_kept, keeping, retrieving, without_luck
 from preference.labels.estimates import outcomes
 from preference.rewards import Estimate, Rewards
+from steprag.agent.facts import facts_about, found_and_kept, keeping, retrieving, without_luck
 from steprag.agent.grammar import Grammar
 from steprag.agent.inert import neutralise, screened, without_instructions
 from steprag.agent.retriever import Retriever

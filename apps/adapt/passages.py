@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from preference.chained import names_of
+from steprag.agent.chained import names_of
 from steprag.agent.inert import without_instructions
 from steprag.errors import ConfigError, counted
 from steprag.scores.metrics import normalise

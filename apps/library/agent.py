@@ -18,7 +18,6 @@ from inference.ask import played
 from inference.best_of import critic_of
 from inference.config import InferConfig, config_of, support_for
 from preference.config import PairsStageConfig
-from preference.facts import facts_about
 from preference.filters import checks, content_reader
 from preference.pairs import build_pairs
 from preference.rewards import Estimate as Estimate
@@ -27,6 +26,7 @@ from steprag.agent.belief import check_scoring
 from steprag.agent.checkpoints import checked_profile
 from steprag.agent.citations import grounds_of
 from steprag.agent.critic import CriticFiles
+from steprag.agent.facts import facts_about
 from steprag.agent.open import OpenAgent, make_environment, open_agent
 from steprag.agent.profiles import grammar_of_tree
 from steprag.agent.retriever import Retriever

@@ -16,9 +16,9 @@ class LabelArm:
 
     `keep`: which pairs stay: all, those of "mixed" trees (right and wrong answers), or as "many" as outcomes make.
     `turned`: the share of labels turned round. `method`: dpo, sft (on right episodes), both (sft, then dpo),
-    whole (DPO on episodes), grpo (with a label: its rise is each turn's reward), none. `rounds`: trees are grown, and
-    pairs made, so often, each time by the policy so far; calls and steps are shared out. `margin`, `errors`: the
-    least gap of a pair.
+    whole (DPO on episodes), grpo (the product's, `label` names its keys), none. `rounds`: trees are grown, and pairs
+    made, so often, each time by the policy so far; calls and steps are shared out. `margin`, `errors`: the least gap
+    of a pair.
     """
 
     name: str
@@ -66,8 +66,10 @@ ARMS = (
     LabelArm("rollouts, one action", "rollouts"),
     LabelArm("marked facts, any action", "marked facts, one scale", one_action=False),
     LabelArm("rollouts, discounted", "rollouts, discounted", one_action=False),
-    LabelArm("GRPO, outcomes", method="grpo"),
-    LabelArm("GRPO, marked facts a turn", "marked facts, one scale", method="grpo"),
+    *(
+        LabelArm(f"GRPO, {keys}", keys, method="grpo")
+        for keys in ("start", "outcomes", "marked facts a turn", "chained match a turn", "states", "branches")
+    ),  # fmt: skip
     LabelArm("outcomes, two rounds", "outcomes", one_action=False, rounds=2),
     LabelArm("marked facts, two rounds", "marked facts", rounds=2),
     *(

@@ -56,9 +56,9 @@ def environment_of(world: FactWorld) -> Environment:
     return Environment(load_profile("tunnel"), world, SHOWN, DEPTH)
 
 
-def answers(world: FactWorld, weights: Weights, questions: Sequence[Question]) -> list[str | None]:
+def answers(environment: Environment, weights: Weights, questions: Sequence[Question]) -> list[str | None]:
     """The greedy answer to every question, None where there is none; questions of like length are played together."""
-    environment, policy = environment_of(world), BatchedPolicy(weights, 0.0)
+    policy = BatchedPolicy(weights, 0.0)
     order = sorted(range(len(questions)), key=lambda i: len(questions[i].question.split()))
     starts = (environment.start(questions[i].question) for i in order)
     played = together((episode_of(rollout(environment, policy, start, seed=0)) for start in starts), AT_ONCE)

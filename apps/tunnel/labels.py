@@ -14,9 +14,9 @@ from apps.tunnel.policy import BatchedPolicy
 from apps.tunnel.world import NOTHING, FactWorld, parts_of, right_steps
 from preference.config import LABELS as LABELLED
 from preference.config import LabelConfig
-from preference.facts import facts_about, solved
 from preference.labels.gold import gold
 from preference.rewards import Estimate, Rewards, rewards
+from steprag.agent.facts import facts_about, solved
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.errors import ConfigError, nearest, quoted
 from steprag.extras import function_at

@@ -56,7 +56,9 @@ def prompt_ids(messages: tuple[Message, ...]) -> list[int]:
 
 @cache
 def start_of(level: str) -> Weights:
-    """The start of a level: middle, weak or strong; the latter two are kept as their difference, in 8 bits."""
+    """The start of a level: middle, weak, strong, or ended, which is middle and ends its steps with `</s>`; all but the
+    first are kept as their difference, in 8 bits.
+    """
     from safetensors.torch import load_file
 
     weights = {name: each.float() for name, each in load_file(START / "model.safetensors").items()}

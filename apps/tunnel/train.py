@@ -1,4 +1,4 @@
-"""Training in this process: supervised rows, preference pairs by DPO, episodes by GRPO. Full weights, AdamW.
+"""Training in this process: supervised rows, preference pairs by DPO. Full weights, AdamW.
 
 The losses are those of `steprag train` (TRL's DPO with `dpo.sft_weight`). They stand here again, because TRL takes
 longer to keep its books than a model this small takes for a step.
@@ -19,10 +19,6 @@ from apps.tunnel.model import LONGEST, Weights, forward, logits
 from apps.tunnel.policy import padded
 
 BETA, SFT_WEIGHT = 0.1, 1.0
-CLIP = 0.2
-"""GRPO's bound on the ratio of a token's probabilities."""
-LEASH = 0.02
-"""GRPO's weight of the divergence from the start."""
 
 
 @dataclass(frozen=True)
@@ -170,21 +166,3 @@ def _margins(weights: Weights, pairs: Sequence[LearntPair]) -> tuple[Tensor, Ten
     batch, size = packed(pairs), len(pairs)
     sums = torch.zeros(2 * size).index_add(0, batch.whose, token_logps(weights, batch))
     return sums[:size] - sums[size:], sums[:size] / batch.whose.bincount(minlength=2 * size)[:size]
-
-
-def grpo_steps(
-    optimiser: Optimiser, start: Weights, rows: Sequence[LearntRow], advantages: Sequence[Sequence[float]], steps: int
-) -> None:
-    """One pass over a sample of episodes in `steps` clipped steps; `advantages`: of every row's learnt tokens.
-
-    The divergence from `start` is added with weight `LEASH` (k3, as in GRPO).
-    """
-    batches = [packed([(row,) for row in rows[first::steps]]) for first in range(min(steps, len(rows)))]
-    with torch.no_grad():
-        before = [(token_logps(optimiser.weights, batch), token_logps(start, batch)) for batch in batches]
-    for first, (batch, (old, reference)) in enumerate(zip(batches, before, strict=True)):
-        told = torch.tensor([each for row in advantages[first::steps] for each in row], dtype=torch.float32)
-        logps = token_logps(optimiser.weights, batch)
-        ratio, far = (logps - old).exp(), reference - logps
-        gain = torch.minimum(ratio * told, ratio.clamp(1 - CLIP, 1 + CLIP) * told)
-        optimiser.take((LEASH * (far.exp() - far - 1) - gain).mean())

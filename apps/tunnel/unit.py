@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from apps.tunnel import grpo
 from apps.tunnel.arms import OUTCOMES, Cell, LabelArm
-from apps.tunnel.grow import Forest, Search, answers, flat, grown
+from apps.tunnel.grow import Forest, Search, answers, environment_of, grown
 from apps.tunnel.labels import LABELS, Label
 from apps.tunnel.model import Weights, encode, prompt_ids, start_of
-from apps.tunnel.train import LearntPair, LearntRow, Optimiser, Schedule, dpo, grpo_steps, sft
+from apps.tunnel.train import LearntPair, LearntRow, Schedule, dpo, sft
 from apps.tunnel.world import HOPS, FactWorld, right_steps
 from preference.config import PairsConfig
-from preference.facts import solved
 from preference.pairs import build_pairs
-from preference.rewards import Rewards
+from steprag.agent.facts import solved
 from steprag.console.progress import say
 from steprag.records.jsonl import line_hash, read_json, write_json
 from steprag.records.training_rows import Pair
@@ -28,8 +28,6 @@ from steprag.scores.metrics import exact_match
 from steprag.tree import Node, Tree, path_to
 from steprag.types import Message
 
-STEPS_A_SAMPLE = 8
-"""GRPO's steps on the episodes of one sample."""
 ToldPair = tuple[Pair, int]
 """A pair, and how the world sees it: 1 right, -1 wrong, 0 undecided."""
 
@@ -123,33 +121,6 @@ def whole_pairs(trees: Sequence[Tree], rng: np.random.Generator) -> list[LearntP
     return rows
 
 
-def turns(trees: Sequence[Tree], values: Sequence[Rewards] | None) -> tuple[list[LearntRow], list[list[float]]]:
-    """Episodes, and the advantage of each one's learnt tokens: what was still earned from its turn on, less what
-    episodes of its question earned from the same turn on, in standard deviations.
-
-    A turn earns the rise of its label; without labels the last one earns 1 where the answer is right.
-    """
-    rows: list[LearntRow] = []
-    earned: list[np.ndarray] = []
-    for tree, told in zip(trees, values or [None] * len(trees), strict=True):
-        leaves = [node for node in tree.nodes if node.terminal for _ in range(max(1, node.visits))]
-        togo: list[np.ndarray] = []
-        for leaf in leaves:
-            gains, last = [], 0.0
-            for node in path_to(tree, leaf)[1:]:
-                now = last if told is None else (one.value if (one := told[node.id]) else last)
-                gains.append(float(node.prediction_f1 == 1.0) if told is None else now - last)
-                last = now
-            togo.append(np.cumsum(gains[::-1])[::-1])
-        for here in togo:
-            usual = [np.mean([other[t] for other in togo if len(other) > t]) for t in range(len(here))]
-            earned.append(here - usual)
-        rows += [episode_row(tree, leaf) for leaf in leaves]
-    spread = float(np.concatenate(earned).std()) + 1e-3
-    lengths = [[end - first for first, end in row.spans] for row in rows]
-    return rows, [np.repeat(one / spread, each).tolist() for one, each in zip(earned, lengths, strict=True)]
-
-
 class Seed:
     """One seed of a cell: its trees, made when the first arm needs them, and what its arms reached."""
 
@@ -165,8 +136,10 @@ class Seed:
         """Trains and tests the arms that have no result yet."""
         for arm in missing(out, self._cell, self._seed, arms):
             started = time.process_time()
-            weights, facts = self._grpo(arm) if arm.method == "grpo" else self._learnt(arm)
-            said = answers(self._test, weights, self._tests)
+            online = arm.method == "grpo"
+            weights, facts = grpo.trained(arm, self._world, self._asked, self._seed) if online else self._learnt(arm)
+            played = grpo.environment_with_ends(self._test) if online else environment_of(self._test)
+            said = answers(played, weights, self._tests)
             right = [exact_match(one, asked.golden_answers) for one, asked in zip(said, self._tests, strict=True)]
             seconds = round(time.process_time() - started, 2)
             told = {"cell": self._cell.name, "arm": arm.name, "rate": arm.rate, "made_of": made_of(self._cell, arm),
@@ -210,16 +183,3 @@ class Seed:
             right = [episode_row(tree, leaf) for tree in forest.trees for leaf in ends(tree, True)]
             weights = sft(weights, right, replace(schedule, batch=2 * schedule.batch), rng) if right else weights
         return (dpo(weights, pairs, schedule, rng) if pairs else weights), facts
-
-    def _grpo(self, arm: LabelArm) -> tuple[Weights, dict[str, Any]]:
-        """Every question is asked once, a sample of questions at a time by the policy so far."""
-        optimiser = Optimiser(self._start, Schedule(self._cell.steps, rate=arm.rate))
-        samples, calls = max(1, self._cell.steps // STEPS_A_SAMPLE), 0
-        for number in range(samples):
-            asked = self._asked[number * len(self._asked) // samples : (number + 1) * len(self._asked) // samples]
-            trees = grown(self._world, optimiser.weights, asked, self._cell.calls, self._seed + 1000 * number, flat)
-            calls += sum(tree.usage.calls for tree in trees)
-            values = self._labels[arm.label](Forest(self._world, trees, optimiser.weights)) if arm.label else None
-            rows, advantages = turns(trees, values)
-            grpo_steps(optimiser, self._start, rows, advantages, self._cell.steps // samples)
-        return optimiser.weights, {"calls": calls}

@@ -8,6 +8,7 @@ OpenVINO's export. Equal: each passage's vector has a cosine of at least 0.9999 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from itertools import islice
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from benchmarks.peers.pairing import Peer, Told, measured, size
 
-UNIT = "passages"
+UNIT, DEVICE = "passages", os.environ.get("DEVICE", "cpu")
 FAISS = "faiss-cpu==1.15.1"
 FLASHRAG = Peer(f"""transformers==5.23.0 datasets==5.2.0 langid==1.1.6 termcolor tiktoken openai pyyaml peft nltk
     rank_bm25 rouge base58 bm25s==0.3.16 rouge-chinese jieba sentence-transformers==6.2.0 {FAISS}
@@ -87,8 +88,12 @@ def openvino_built(work: Path) -> None:
 def sentence_transformers(work: Path, **options: Any) -> Told:
     from sentence_transformers import SentenceTransformer
 
+    own = {
+        "device": os.environ.get("DEVICE", "cpu"),
+        **(options or {"model_kwargs": {"dtype": os.environ.get("DTYPE")}}),
+    }
     with measured() as told:
-        model = SentenceTransformer(str(work / ("export" if options else "model")), device="cpu", **options)
+        model = SentenceTransformer(str(work / ("export" if options else "model")), **own)
         file = written(work, f"st{len(options)}", model.encode(texts(work), normalize_embeddings=True))
     return {**told, "units": len(texts(work)), "index": file}
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from preference.build import one_prompt, read_trees
 from preference.config import FolderConfig
-from preference.facts import facts_about, retrieving
 from preference.pairs_folder import SPLITS, split_of
+from steprag.agent.facts import facts_about, retrieving
 from steprag.agent.grammar import Grammar
 from steprag.errors import ConfigError
 from steprag.records.inputs import read_passages

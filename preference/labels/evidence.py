@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from preference.config import LabelConfig
-from preference.facts import Facts, without_luck
 from preference.labels.cover import cover
 from preference.labels.estimates import Rewards
 from preference.labels.gold import gold_or_outcome, with_outcomes
+from steprag.agent.facts import Facts, without_luck
 
 
 def evidence(facts: Facts, label: LabelConfig) -> Rewards:

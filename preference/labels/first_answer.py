@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from preference.config import LabelConfig
-from preference.facts import Facts
 from preference.labels.estimates import Rewards, estimates, outcomes
+from steprag.agent.facts import Facts
 
 
 def first_answer(facts: Facts, label: LabelConfig) -> Rewards:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from preference.config import LabelConfig
-from preference.facts import Facts, keeping, supported
 from preference.labels.estimates import Rewards, estimates
 from steprag.agent.belief import CONVINCED, FLOOR, floored, probability
+from steprag.agent.facts import Facts, keeping, supported
 from steprag.errors import ConfigError, quoted
 from steprag.tree import Belief, Node
 

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from preference.config import LabelConfig
-from preference.facts import Facts, keeping, retrieving, without_luck
 from preference.labels.estimates import Rewards, estimates, outcomes
+from steprag.agent.facts import Facts, gold_shares, without_luck
 
 
 def gold(facts: Facts, _: LabelConfig | None = None) -> Rewards:
-    """The share of the gold passages that the episode has by then; None for other steps, everywhere without gold.
-
-    A step that retrieves counts what the searches so far have found, a step that keeps (`Action.keeps`) what the kept
-    text so far mentions.
-    """
-    if facts.gold is None:
-        return [None] * len(facts.tree.nodes)
-    searches, keeps = retrieving(facts.grammar), keeping(facts.grammar)
-    shares: list[float | None] = []
-    for node, seen in zip(facts.tree.nodes, facts.seen, strict=True):
-        marks = seen.kept if node.action in keeps and node.content else seen.found if node.action in searches else None
-        shares.append(None if marks is None else facts.gold.share(len(marks)))
-    return estimates(shares, 0.0, "gold")
+    """`gold_shares`, each exact."""
+    return estimates(gold_shares(facts), 0.0, "gold")
 
 
 def gold_or_outcome(facts: Facts, label: LabelConfig) -> Rewards:

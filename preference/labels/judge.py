@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from preference.config import LabelConfig
-from preference.facts import Facts
 from preference.labels.estimates import Estimate, Rewards
 from preference.labels.spre import mean_below
+from steprag.agent.facts import Facts
 
 
 def judge(facts: Facts, _: LabelConfig | None = None) -> Rewards:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from preference.facts import Facts
 from preference.labels.estimates import Estimate, Rewards
+from steprag.agent.facts import Facts
 from steprag.agent.rewards import takes
 from steprag.errors import ConfigError, counted, quoted
 from steprag.extras import function_at

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 
 from preference.config import LabelConfig
-from preference.facts import Facts
 from preference.labels.estimates import Estimate, Rewards, outcomes
+from steprag.agent.facts import Facts
 from steprag.tree import Tree
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from itertools import combinations, cycle
 from typing import Any, NamedTuple
 
-from preference.facts import Facts
 from preference.labels.estimates import Estimate, Rewards
 from preference.labels.gold import gold
 from preference.labels.judge import judge
 from preference.labels.spre import mean_below, summed_below
 from preference.pairs import margin_error
 from steprag.agent.belief import probability
+from steprag.agent.facts import Facts
 from steprag.scores.metrics import exact_match
 from steprag.scores.stats import ClusteredShare, share_interval
 from steprag.tree import Node, Tree, children_of

@@ -11,7 +11,7 @@ import argparse
 import importlib.metadata
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -65,8 +65,8 @@ def load_config(
     if cls.names_index:
         recipe = {key: value for key, value in recipe.items() if key != INDEX}
     values: Values = {}
-    list_keys = {key for key, field in leaves(cls) if shape_of(field.annotation) == SEVERAL}
-    for layer in (base or {}, recipe, _nested(environment(cls), list_keys), _nested(overrides or {}, list_keys)):
+    shapes = {key: shape_of(field.annotation) for key, field in leaves(cls)}
+    for layer in (base or {}, recipe, _nested(environment(cls), shapes), _nested(overrides or {}, shapes)):
         values = merge(cls, values, layer)
     try:
         config = cls.model_validate(values)
@@ -114,16 +114,19 @@ def _every_key() -> set[str]:
     return {key for point in found for cls in point.load()() for key, _ in leaves(cls)}
 
 
-def _nested(dotted: Mapping[str, Any], list_keys: Collection[str] = ()) -> Values:
-    """{"a.b": "1"} as {"a": {"b": 1}}; later keys win. `list_keys` hold lists, whose text may be "a" or "a,b"."""
+def _nested(dotted: Mapping[str, Any], shapes: Mapping[str, str]) -> Values:
+    """{"a.b": "1"} as {"a": {"b": 1}}; later keys win. `shapes` (`shape_of`): a list's text may be "a" or "a,b", and
+    `none` is a word where it is one of a key's choices.
+    """
     values: Values = {}
     for key, value in dotted.items():
         *sections, leaf = key.split(".")
         section = values
         for name in sections:
             section = section.setdefault(name, {})
-        said = _scalar(value)
-        if key in list_keys and isinstance(said, str):
+        shape = shapes.get(key, "")
+        said = value if value == "none" and value in shape.split("|") else _scalar(value)
+        if shape == SEVERAL and isinstance(said, str):
             said = [part for part in re.split(r",(?! )", said) if part]
         section[leaf] = said
     return values

@@ -8,6 +8,7 @@ it, whatever a prompt profile looks like; and what is learnt from is to the toke
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -24,12 +25,13 @@ from steprag.engines.reasoning import split
 from steprag.engines.tokens import prompt_tokens
 from steprag.errors import RequestError
 from steprag.policy.traces import traced
-from steprag.types import Completion, Episode, Message, Question, Sample, Usage
+from steprag.types import Completion, Episode, Message, Passage, Question, Sample, State, Usage
 from training.config import GrpoSection
 from training.parity import check_prompt, sent_tokens
 from training.play.rewards import advantages, score
 from training.play.sampling import Batcher, Generate, SampledStep, Sampler
-from training.play.turn_gains import Score, normalised, turn_gains
+from training.play.turn_credit import Fork, credited, label_rises
+from training.play.turn_gains import Score, normalised, open_states, turn_gains
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -69,15 +71,21 @@ class Sampling:
 class Player:
     """The `Policy` of one episode; `turns` is what it sampled so far, `played` the episode once it is over.
 
+    `question`: the place of its question. `fork`, `start`: where it begins, and which searches led there (`retrieved`).
+
     Output is not constrained: what the policy would have been kept from is what it has to learn, and a constrained
     sample is not one of the distribution that the loss takes it from. Engines that constrain send the same prompts.
     """
 
     number: int
+    question: int
     sampler: Sampler
     sampling: Sampling
+    fork: Fork
+    start: State
     thinks: bool = False
     turns: list[SampledStep] = field(default_factory=list)
+    retrieved: tuple[tuple[Passage, ...], ...] = ()
     played: Played | None = None
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
@@ -102,9 +110,10 @@ class Group:
     """The episodes of one question: what each did, sampled and was worth.
 
     `advantages` is None where all are worth the same. `gains`: of each episode's steps, normalised over the group
-    (`training.play.turn_gains`), None where they are not rewarded or all alike. Where both are None the group is
-    dropped. `worth`: what each turn learns with. `failure`: why the question could not be played to its end; such a
-    group has no episodes and is dropped.
+    (`training.play.turn_gains`), or of each turn, in place of advantages (`training.play.turn_credit`); None where they
+    are not rewarded or all alike. Where both are None the group is dropped. `worth`: what each turn learns with.
+    `forks`: where the episodes began; the turns before an episode's fork are another's. `failure`: why the question
+    could not be played to its end; such a group has no episodes and is dropped.
     """
 
     question: Question
@@ -115,12 +124,19 @@ class Group:
     advantages: list[float] | None = None
     gains: list[list[float]] | None = None
     worth: list[list[float]] = field(default_factory=list)
+    forks: list[Fork] = field(default_factory=list)
     failure: str | None = None
 
     @property
     def dropped(self) -> bool:
         """Whether nothing is learnt from the group."""
         return self.advantages is None and self.gains is None
+
+    @property
+    def sampled(self) -> list[list[tuple[SampledStep, float]]]:
+        """Every turn once, by the episode that sampled it, and its worth."""
+        both = [[*zip(turns, worth, strict=True)] for turns, worth in zip(self.turns, self.worth, strict=True)]
+        return [row[fork.shared :] for row, fork in zip(both, self.forks, strict=True)] if self.forks else both
 
 
 async def play(
@@ -139,35 +155,69 @@ async def play(
     it. A search or a request to the judge that fails costs its question's group (`Group.failure`). Raises the judge's
     BudgetReached.
     """
-    size = section.episodes
-    sampler = sampling.engine or Batcher(sampling.generate, len(questions) * size)
     thinks = environment.profile.grammar.thinks
-    players = [Player(number, sampler, sampling, thinks) for number in range(len(questions) * size)]
+    players: list[Player] = []
     failures: dict[int, str] = {}
 
     async def one(player: Player) -> None:
         try:
-            question = questions[player.number // size]
+            question = questions[player.question]
             player.played = await traced(whole(player, question), "agent", "episode", question.question)
         except RequestError as error:
-            failures[player.number // size] = str(error)
-            sampler.leave(player.number)
+            failures[player.question] = str(error)
+            player.sampler.leave(player.number)
 
     async def whole(player: Player, question: Question) -> Played:
         start, kept = seed + APART * player.number, calls and calls(question)
         mine = replace(environment, retriever=kept.retriever(environment.retriever)) if kept else environment
-        episode = await episode_of(rollout(mine, player, mine.start(question.question), seed=start))
-        sampler.leave(player.number)
+        episode = await episode_of(rollout(mine, player, player.start, seed=start))
+        player.sampler.leave(player.number)
+        episode = replace(episode, retrieved=(*player.retrieved, *episode.retrieved))
         done = Played(question, episode, environment.profile.grammar, _tokens(player.turns))
         return await judge(done, kept, start) if judge and kept else done
 
-    await for_each(players, one, at_once=len(players))
+    async def every(forks: Sequence[tuple[int, Fork]]) -> None:
+        """Plays from each question's start, or from a state of one of its episodes."""
+        numbers = range(len(players), len(players) + len(forks))
+        sampler = sampling.engine or Batcher(sampling.generate, numbers)
+        made = [Player(number, place, sampler, sampling, fork, environment.start(questions[place].question), thinks)
+                for number, (place, fork) in zip(numbers, forks, strict=True)]  # fmt: skip
+        for player in made:
+            if player.fork.shared:
+                _begin(player, [one for one in players if one.question == player.question], environment)
+        players.extend(made)
+        await for_each(made, one, at_once=max(1, len(made)))
+
+    chains = [Fork(number) for number in range(section.episodes)]
+    await every([(place, fork) for place in range(len(questions)) for fork in chains])
+    if section.branch:
+        drawn = random.Random(seed)
+        by_question = [[one.played.episode for one in players if one.question == place and one.played]
+                       for place in range(len(questions))]  # fmt: skip
+        await every([(place, fork) for place, episodes in enumerate(by_question) if place not in failures
+                     for fork in forks_of(episodes, environment, section.branch, drawn)])  # fmt: skip
     return [
         Group(question, failure=failures[place])
         if place in failures
-        else _group(players[place * size : (place + 1) * size], environment, sampling, section)
+        else _group([one for one in players if one.question == place], environment, sampling, section)
         for place, question in enumerate(questions)
     ]
+
+
+def forks_of(episodes: Sequence[Episode], environment: Environment, most: int, drawn: random.Random) -> list[Fork]:
+    """So many states, or fewer where there are not as many, in which an episode had taken a step and went on."""
+    places = [Fork(number, len(state.steps)) for number, episode in enumerate(episodes)
+              for state in open_states(episode, environment)[1:]]  # fmt: skip
+    return drawn.sample(places, min(most, len(places)))
+
+
+def _begin(player: Player, chains: Sequence[Player], environment: Environment) -> None:
+    """Puts a player where its fork is, as if it had played so far itself."""
+    chain, shared = chains[player.fork.chain], player.fork.shared
+    assert chain.played
+    states = open_states(chain.played.episode, environment)[: shared + 1]
+    player.start, player.turns = states[-1], chain.turns[:shared]
+    player.retrieved = tuple(state.passages for state in states[:-1] if environment.searched(state))
 
 
 def _group(players: list[Player], environment: Environment, sampling: Sampling, section: GrpoSection) -> Group:
@@ -177,7 +227,15 @@ def _group(players: list[Player], environment: Environment, sampling: Sampling, 
     scores = score(played, section.rewards)
     worth = advantages(scores.totals, section.scale)
     group = Group(question, episodes, turns, scores.terms, scores.totals, worth)
-    if section.gain:
+    if section.turns or section.branch or section.credit == "state":
+        rises, forks = None, [each.fork for each in players]
+        if section.turns:
+            rises = label_rises(question, episodes, environment, section.turns)
+            group.terms[section.turns] = [sum(rise) for rise in rises]  # the label at the end, to be read
+        group = replace(
+            group, forks=forks, advantages=None, gains=credited(turns, forks, scores.totals, rises, section)
+        )
+    elif section.gain:
         gains = turn_gains(question, episodes, environment, sampling.tokenizer, sampling.score)
         apart = normalised(gains, section.scale)
         group = replace(group, gains=apart and [[section.gain * gain for gain in episode] for episode in apart])
@@ -194,8 +252,8 @@ def rows_of(groups: Sequence[Group], dropped: bool = False) -> list[StepRow]:
         StepRow(turn.prompt, turn.completion, advantage, logps=turn.logps)
         for group in groups
         if dropped or not group.dropped
-        for turns, worth in zip(group.turns, group.worth, strict=True)
-        for turn, advantage in zip(turns, worth, strict=True)
+        for episode in group.sampled
+        for turn, advantage in episode
     ]
     return sorted(rows, key=lambda row: (len(row.prompt), row.prompt, row.completion))
 
@@ -220,7 +278,7 @@ def _worth(group: Group, grammar: Grammar, section: GrpoSection) -> list[list[fl
 
 def sampled_tokens(groups: Sequence[Group]) -> int:
     """How many tokens all episodes of a step have, dropped groups included."""
-    return sum(_tokens(turns) for group in groups for turns in group.turns)
+    return sum(len(turn.completion) for group in groups for episode in group.sampled for turn, _ in episode)
 
 
 def _tokens(turns: Sequence[SampledStep]) -> int:
@@ -245,7 +303,7 @@ def numbers_of(groups: Sequence[Group]) -> dict[str, float]:
         "episodes/answered": fmean(episode.prediction is not None for episode in episodes),
         "episodes/steps": fmean(len(episode.state.steps) for episode in episodes),
         "episodes/searches": fmean(len(episode.retrieved) for episode in episodes),
-        "episodes/tokens": fmean(_tokens(turns) for group in groups for turns in group.turns),
+        "episodes/tokens": sampled_tokens(groups) / len(episodes),
     }
     for name in {name: None for group in groups for name in group.terms}:
         known = [value for group in groups for value in group.terms.get(name, ()) if value is not None]

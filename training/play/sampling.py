@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -42,8 +42,8 @@ class Batcher:
     equal batches, in whatever order searches come back.
     """
 
-    def __init__(self, generate: Generate, live: int) -> None:
-        self._generate, self._live = generate, set(range(live))
+    def __init__(self, generate: Generate, live: Iterable[int]) -> None:
+        self._generate, self._live = generate, set(live)
         self._waiting: dict[int, tuple[list[int], int, asyncio.Future[list[int]]]] = {}
 
     async def sample(self, number: int, prompt: list[int], seed: int) -> SampledStep:

@@ -39,7 +39,7 @@ def turn_gains(
 
     No step gains anything where the question can be guessed: belief means nothing there, and nothing is scored.
     """
-    paths = [_open_states(episode, environment) for episode in episodes]
+    paths = [open_states(episode, environment) for episode in episodes]
     if guessable(question.question, question.golden_answers):
         return [[0.0] * (len(path) - 1) for path in paths]
     answer = environment.profile.grammar.answer
@@ -52,7 +52,7 @@ def turn_gains(
     return [[(after - before) / -FLOOR for before, after in pairwise(path)] for path in along]
 
 
-def _open_states(episode: Episode, environment: Environment) -> list[State]:
+def open_states(episode: Episode, environment: Environment) -> list[State]:
     """The states of an episode that are not at its end, from its first."""
     states = [episode.state]
     while states[-1].steps:

@@ -8,7 +8,7 @@ import random
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from steprag.types import Question
 from training.config import TrainConfig
 from training.play.episodes import APART, Group, Judged, Sampling, play
 from training.play.judging import EpisodeJudge, judged_terms
+from training.play.turn_credit import check_labelled
 
 EPISODES = "episodes.jsonl"
 WINDOW = 8
@@ -76,6 +77,7 @@ def open_world(questions_file: str, index: str, config: TrainConfig) -> Iterator
     file = existing(questions_file, "question file")
     gone: list[LeftOut] = []
     questions = read_questions(file, gone=gone)
+    check_labelled(questions, config.grpo)
     profile = profile_for(config.prompt, resolve_model(config.model, config.adapter))
     retriever = open_retriever(index, config.retriever.model_copy(update={"preload": False}))
     identity = {
@@ -164,7 +166,7 @@ class GrpoStage:
     def play(self, numbers: Sequence[int], how: Sampling, step: int, process: int) -> list[Group]:
         """The groups of the questions with these numbers. The run's seed, `step` and `process` decide the samples."""
         seed = random.Random(f"{self.config.seed} {step}").getrandbits(48)
-        seed += APART * process * len(numbers) * self.config.grpo.episodes
+        seed += APART * process * len(numbers) * (self.config.grpo.episodes + self.config.grpo.branch)
         questions = [self.world.questions[number] for number in numbers]
         kept = {one.id: self.journal.question(one) for one in questions}  # of this step alone: the journal has all
         playing = play(
@@ -218,6 +220,7 @@ def _lines(step: int, group: Group) -> Iterator[dict[str, Any]]:
             "advantage": group.advantages[number] if group.advantages else None,
             **({"reasoning": episode.reasoning} if episode.reasoning else {}),
             **({"gains": group.gains[number]} if group.gains else {}),
+            **({"fork": asdict(group.forks[number])} if group.forks and group.forks[number].shared else {}),
         }
 
 

@@ -13,7 +13,7 @@ from steprag.tree import Node, Tree, path_to
 from steprag.types import Step
 
 Met = Sequence[float | None]
-"""By node id, what a step met is worth (`preference.chained.LEVELS`), None where it is unknown."""
+"""By node id, what a step met is worth (`steprag.agent.chained.LEVELS`), None where it is unknown."""
 Kept = tuple[tuple[str, ...], ...]
 
 
@@ -36,7 +36,7 @@ class Facts:
     stack is not among them. `golden_kept`: whether a golden answer stands in these, word for word. `golden_seen`:
     whether one stands in the passages that the step's search found; None for other steps, and where nobody knows.
     `seen`: what the episode has of `gold`; empty without marks. `met`: what chained match says, None where the label
-    does not ask it (`preference.chained.chain`).
+    does not ask it.
     """
 
     tree: Tree
@@ -131,6 +131,23 @@ def _seen(tree: Tree, gold: Gold, contents: Kept, grammar: Grammar) -> tuple[See
 
 def _mentioned(text: str, found: dict[str, str]) -> frozenset[str]:
     return frozenset(mark for mark, there in zip(found, mentions(text, found.values()), strict=True) if there)
+
+
+def gold_shares(facts: Facts) -> list[float | None]:
+    """For every node by id, the share of the gold passages that the episode has by then; None for steps that neither
+    retrieve nor keep, and everywhere without gold.
+
+    A step that retrieves counts what the searches so far have found, a step that keeps (`Action.keeps`) what the kept
+    text so far mentions.
+    """
+    if facts.gold is None:
+        return [None] * len(facts.tree.nodes)
+    searches, keeps = retrieving(facts.grammar), keeping(facts.grammar)
+    shares: list[float | None] = []
+    for node, seen in zip(facts.tree.nodes, facts.seen, strict=True):
+        marks = seen.kept if node.action in keeps and node.content else seen.found if node.action in searches else None
+        shares.append(None if marks is None else facts.gold.share(len(marks)))
+    return shares
 
 
 def golden_met(facts: Facts) -> list[bool | None]:
