@@ -215,11 +215,8 @@ def _batches(recipe: Recipe, rng: random.Random) -> Iterator[list[LearntRow]]:
 
 
 MORE = Recipe(steps=250, rate=1e-3, single=0.0, double=0.2, seed=1)
-OTHERS = {
-    "weak": replace(MORE, level="weak"),
-    "strong": replace(MORE, level="strong"),
-    "ended": replace(MORE, ends=True),
-}
+OTHERS = {level: replace(MORE, level=level) for level in ("weak", "strong")}
+OTHERS["ended"] = replace(MORE, ends=True)
 """How the others are made of the middle start."""
 
 

@@ -19,6 +19,8 @@ from steprag.records.jsonl import read_rows
 from tests.test_gpu import GpuRun, apart, numbers
 
 ROOT = Path(__file__).parents[1]
+OUTSIDE = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
+"""The environment of a pytest that is not one of ours side by side."""
 CHECKS = """
 def test_grpo_loss(record_property):
     for name in ("device", "compares", "figures", "speed", "memory"):
@@ -55,9 +57,8 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     (folder / "test_checks.py").write_text(CHECKS, encoding="utf-8")
     side = ["-p", "xdist", "-n", "1"] if request.param == "side by side" else []
     command = [sys.executable, "-m", "pytest", "-q", "-p", "benchmarks.gpu_table", *side, str(folder)]
-    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}  # not its parent
     ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=200,
-                           env={**own, "GPU_CHECK_OUT": str(folder), "PYTHONPATH": str(ROOT),
+                           env={**OUTSIDE, "GPU_CHECK_OUT": str(folder), "PYTHONPATH": str(ROOT),
                                 "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})  # fmt: skip
     assert ended.returncode == pytest.ExitCode.INTERRUPTED, ended.stdout + ended.stderr
     return folder / "checks.jsonl"
@@ -154,8 +155,7 @@ def test_a_gpu_day_writes_what_failed_and_leaves_what_does_not_fit(tmp_path: Pat
 def test_every_measurement_of_a_gpu_day_runs_on_the_processor(tmp_path: Path) -> None:
     def started(*options: str) -> tuple[subprocess.CompletedProcess[str], list[dict[str, str]]]:
         line = ["bash", str(ROOT / "scripts/gpu_day.sh"), "--python", sys.executable, "--out", str(out), *options]
-        own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_XDIST")}
-        ended = subprocess.run([*line, "--dry-run"], capture_output=True, text=True, check=False, env=own)
+        ended = subprocess.run([*line, "--dry-run"], capture_output=True, text=True, check=False, env=OUTSIDE)
         return ended, [row for _, row in read_rows(out / "rows.jsonl") if "check" in row]
 
     out, page = tmp_path / "day", tmp_path / "gpu.md"

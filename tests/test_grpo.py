@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest import mock
 
 import pytest
@@ -110,13 +110,14 @@ SCRIPT = {"Search or answer.": (SEARCH, YES, NO), "Read the passages.": (KEPT,),
 
 def played(
     speaker: Path, *, questions: Sequence[Question] = (ASKED,), max_length: int = 1024,
-    branch: int = 0, **texts: Sequence[str],
+    branch: int = 0, turns: Literal["gold"] | None = None, **texts: Sequence[str],
 ) -> tuple[list[Group], Any]:  # fmt: skip
     """The groups of one step, and the prompts of each batch that was sampled."""
     sent: list[list[list[int]]] = []
     how = replace(scripted(speaker, {**SCRIPT, **texts}, sent), max_length=max_length)
     environment = replace(world(), retriever=SlowRetriever())
-    return asyncio.run(play(questions, environment, how, GrpoSection(episodes=6, branch=branch), seed=1)), sent
+    section = GrpoSection(episodes=6, branch=branch, turns=turns)
+    return asyncio.run(play(questions, environment, how, section, seed=1)), sent
 
 
 def test_rows_hold_what_was_sent_and_sampled_and_passages_only_in_prompts(speaker: Path) -> None:
@@ -150,6 +151,14 @@ def test_what_branches_share_is_asked_and_learnt_once(speaker: Path) -> None:
         assert len(episode.retrieved) == sum(step.action == "query" for step in episode.state.steps)
     (again,), _ = played(speaker, branch=4)
     assert again == group
+
+
+def test_a_label_that_says_nothing_of_a_question_is_no_zero(speaker: Path) -> None:
+    (marked,), _ = played(speaker, turns="gold")
+    assert any(marked.terms["gold"])
+    (bare,), _ = played(speaker, questions=[Question("q", ASKED.question, ("yes",))], turns="gold")
+    assert bare.terms["gold"] == [None] * 6
+    assert "rewards/gold" not in numbers_of([bare])
 
 
 def test_a_profile_that_the_assistant_continues_is_played_and_learnt_as_inference_sends_it(speaker: Path) -> None:

@@ -216,10 +216,10 @@ def test_training_moves_towards_what_is_chosen(forest: Forest) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("label", ["branches", "marked facts a turn"])
-def test_arms_of_grpo_are_the_products(label: str) -> None:
+@pytest.mark.parametrize("keys", ["branches", "marked facts a turn"])
+def test_arms_of_grpo_are_the_products(keys: str) -> None:
     """Tokens as the tunnel's own policy reads them; a second training makes the same weights."""
-    world, arm = FactWorld(9), LabelArm(f"GRPO, {label}", label, method="grpo", rate=1e-3)
+    world, arm = FactWorld(9), LabelArm(f"GRPO, {keys}", method="grpo", rate=1e-3, keys=keys)
     asked = world.questions(4, (1,))
     weights, facts = grpo.trained(arm, world, asked, 1)
     again, _ = grpo.trained(arm, world, asked, 1)
@@ -361,6 +361,7 @@ def test_rates_are_chosen_by_validation(
 
 @pytest.mark.parametrize(("option", "said"), [
     (["--arms", "outcome"], "unknown arm 'outcome'; known: start"), (["--cells", "x"], "unknown cell 'x'"),
+    (["--cells", "weak start", "--arms", "GRPO, states"], "cell 'weak start': GRPO's arms have one start"),
     (["--seeds", "0"], "--seeds is 1 or more"), (["--jobs", "-1"], "--jobs is 0 or more"),
     (["--search", "tests.test_tunnel:nothing"], "--search: tests.test_tunnel:nothing cannot be imported"),
     (["--reward", "tests.test_tunnel:nothing"], "module 'tests.test_tunnel' has no attribute 'nothing'"),

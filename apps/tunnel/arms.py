@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from apps.tunnel.world import HOPS
 
@@ -16,9 +17,9 @@ class LabelArm:
 
     `keep`: which pairs stay: all, those of "mixed" trees (right and wrong answers), or as "many" as outcomes make.
     `turned`: the share of labels turned round. `method`: dpo, sft (on right episodes), both (sft, then dpo),
-    whole (DPO on episodes), grpo (the product's, `label` names its keys), none. `rounds`: trees are grown, and pairs
-    made, so often, each time by the policy so far; calls and steps are shared out. `margin`, `errors`: the least gap
-    of a pair.
+    whole (DPO on episodes), grpo (the product's; `keys` names its `GRPO_KEYS`), none. `rounds`: trees are grown, and
+    pairs made, so often, each time by the policy so far; calls and steps are shared out. `margin`, `errors`: the least
+    gap of a pair.
     """
 
     name: str
@@ -32,11 +33,20 @@ class LabelArm:
     margin: float = 0.1
     errors: float = 1.0
     rate: float = 1.5e-4
+    keys: str = field(default="", repr=False)  # the name tells, and earlier results stay those of their arms
 
 
 OUTCOMES = LabelArm("outcomes", "outcomes", one_action=False)
 """What every arm is compared with: where a right episode parts from a wrong one."""
 POOLED = "outcomes, pooled over questions"
+GRPO_KEYS: dict[str, dict[str, Any]] = {
+    "outcomes": {},
+    "marked facts a turn": {"turns": "gold"},
+    "chained match a turn": {"turns": "chained"},
+    "states": {"credit": "state"},
+    "branches": {"episodes": 5, "branch": 4},
+}
+"""Of section `grpo` of a recipe, by `LabelArm.keys`. Branches take more calls where episodes are short."""
 GOAL_ARMS = (
     LabelArm("start", method="none"),
     OUTCOMES,
@@ -66,10 +76,7 @@ ARMS = (
     LabelArm("rollouts, one action", "rollouts"),
     LabelArm("marked facts, any action", "marked facts, one scale", one_action=False),
     LabelArm("rollouts, discounted", "rollouts, discounted", one_action=False),
-    *(
-        LabelArm(f"GRPO, {keys}", keys, method="grpo")
-        for keys in ("start", "outcomes", "marked facts a turn", "chained match a turn", "states", "branches")
-    ),  # fmt: skip
+    *(LabelArm(f"GRPO, {keys}", method="grpo", keys=keys) for keys in ("start", *GRPO_KEYS)),  # fmt: skip
     LabelArm("outcomes, two rounds", "outcomes", one_action=False, rounds=2),
     LabelArm("marked facts, two rounds", "marked facts", rounds=2),
     *(

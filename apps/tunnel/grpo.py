@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from apps.tunnel.arms import LabelArm
+from apps.tunnel.arms import GRPO_KEYS, LabelArm
 from apps.tunnel.grow import environment_of
 from apps.tunnel.model import IDS, LONGEST, SPLIT, START, WORDS, Weights, start_of
 from apps.tunnel.policy import MOST_TOKENS
@@ -28,14 +28,6 @@ TEMPLATE = (
     "{% for m in messages %}{% if m['role'] == 'user' %}<s> {{ m['content'] }}{% else %} {{ m['content'] }} </s>"
     "{% endif %}{% endfor %}"
 )
-KEYS: dict[str, dict[str, Any]] = {
-    "outcomes": {},
-    "marked facts a turn": {"turns": "gold"},
-    "chained match a turn": {"turns": "chained"},
-    "states": {"credit": "state"},
-    "branches": {"episodes": 5, "branch": 4},
-}
-"""Of section `grpo`, by the arm's label. All take about as many calls."""
 PASSES = 2
 """Over the questions: some 128 calls each, twice those of the other arms' trees."""
 
@@ -77,9 +69,10 @@ def trained(arm: LabelArm, world: FactWorld, asked: Sequence[Question], seed: in
     from training.trl.common import quiet
     from training.trl.grpo import train
 
-    if arm.label not in KEYS:
+    if arm.keys == "start":
         return start_of(LEVEL), {"calls": 0}
-    section = {"episodes": 7, "questions": 4, "max_tokens": MOST_TOKENS + 1, "rewards": {"f1": 1.0}} | KEYS[arm.label]
+    section = {"episodes": 7, "questions": 4, "max_tokens": MOST_TOKENS + 1, "rewards": {"f1": 1.0},
+               **GRPO_KEYS[arm.keys]}  # fmt: skip
     recipe = {"stage": "grpo", "finetuning": "full", "grpo": section, "learning_rate": arm.rate, "warmup": 10,
               "scheduler": "linear", "max_length": LONGEST + MOST_TOKENS + 1, "batch_size": 32, "collapse": False,
               "save_steps": 10_000, "epochs": PASSES, "seed": seed}  # fmt: skip

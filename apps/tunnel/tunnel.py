@@ -117,6 +117,8 @@ def _units(cells: Sequence[Cell], arms: Sequence[LabelArm], given: argparse.Name
     for cell in cells:
         whole = given.arms != ["all"] or cell == known.MAIN
         taken = [arm for arm in arms if whole or arm.name in needed or OWN in (arm.label, arm.how)]
+        if cell.level != "middle" and any(arm.method == "grpo" for arm in taken):
+            raise ConfigError(f"cell {quoted(cell.name)}: GRPO's arms have one start, of level middle; leave them out")
         if given.quick:
             cell = replace(cell, questions=12, calls=24, steps=4, tests=60)
         yield from _split(cell, range(1, given.seeds + 1), taken)

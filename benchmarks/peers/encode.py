@@ -88,12 +88,9 @@ def openvino_built(work: Path) -> None:
 def sentence_transformers(work: Path, **options: Any) -> Told:
     from sentence_transformers import SentenceTransformer
 
-    own = {
-        "device": os.environ.get("DEVICE", "cpu"),
-        **(options or {"model_kwargs": {"dtype": os.environ.get("DTYPE")}}),
-    }
+    own = options or {"model_kwargs": {"dtype": os.environ.get("DTYPE")}}
     with measured() as told:
-        model = SentenceTransformer(str(work / ("export" if options else "model")), **own)
+        model = SentenceTransformer(str(work / ("export" if options else "model")), device=DEVICE, **own)
         file = written(work, f"st{len(options)}", model.encode(texts(work), normalize_embeddings=True))
     return {**told, "units": len(texts(work)), "index": file}
 

@@ -30,7 +30,7 @@ from training.config import GrpoSection
 from training.parity import check_prompt, sent_tokens
 from training.play.rewards import advantages, score
 from training.play.sampling import Batcher, Generate, SampledStep, Sampler
-from training.play.turn_credit import Fork, credited, label_rises
+from training.play.turn_credit import Fork, credited, label_rises, unlabelled
 from training.play.turn_gains import Score, normalised, open_states, turn_gains
 
 if TYPE_CHECKING:
@@ -231,7 +231,8 @@ def _group(players: list[Player], environment: Environment, sampling: Sampling, 
         rises, forks = None, [each.fork for each in players]
         if section.turns:
             rises = label_rises(question, episodes, environment, section.turns)
-            group.terms[section.turns] = [sum(rise) for rise in rises]  # the label at the end, to be read
+            silent = unlabelled(question, section.turns)
+            group.terms[section.turns] = [None if silent else sum(rise) for rise in rises]  # the label at the end
         group = replace(
             group, forks=forks, advantages=None, gains=credited(turns, forks, scores.totals, rises, section)
         )

@@ -28,6 +28,13 @@ from training.play.sampling import SampledStep
 Worths = list[list[float]]
 """A number for every turn of every episode of a group."""
 
+NO_LABEL = {
+    "gold": "no question marks passages (metadata.supporting_titles); take chained",
+    "chained": "every answer can be guessed, so that its words prove nothing; leave turns out, or mark passages and "
+    "take gold",
+}
+"""What to say, by label, where it says nothing of any question."""
+
 
 @dataclass(frozen=True)
 class Fork:
@@ -90,7 +97,9 @@ def _stretches(turns: Sequence[Sequence[SampledStep]], forks: Sequence[Fork], to
         before, last, worths = list(totals), list[float](), list[float]()
         for at in range(len(row)):
             here = through(number, at)
-            before, last = (last or before) if len(here) < len(last or before) else before, here
+            if last and len(here) < len(last):  # a fork lies between this turn and the one before
+                before = last
+            last = here
             worths.append(fmean(here) - fmean(before))
         found.append(worths)
     return found
@@ -115,11 +124,13 @@ def _by_state(turns: Sequence[Sequence[SampledStep]], forks: Sequence[Fork], ret
 
 def check_labelled(questions: Sequence[Question], section: GrpoSection) -> None:
     """Raises ConfigError where the label of `grpo.turns` says nothing of any question."""
-    if section.turns == "gold" and all(gold_of(question) is None for question in questions):
-        raise ConfigError("grpo.turns gold: no question marks passages (metadata.supporting_titles); take chained")
-    if section.turns == "chained" and all(guessable(each.question, each.golden_answers) for each in questions):
-        raise ConfigError("grpo.turns chained: every answer can be guessed, so that its words prove nothing; leave "
-                          "turns out, or mark passages and take gold")  # fmt: skip
+    if section.turns and all(unlabelled(question, section.turns) for question in questions):
+        raise ConfigError(f"grpo.turns {section.turns}: {NO_LABEL[section.turns]}")
+
+
+def unlabelled(question: Question, label: str) -> bool:
+    """Whether the label says nothing of any step of the question's episodes."""
+    return gold_of(question) is None if label == "gold" else guessable(question.question, question.golden_answers)
 
 
 def label_rises(question: Question, episodes: Sequence[Episode], environment: Environment, label: str) -> Worths:
