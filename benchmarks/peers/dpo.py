@@ -1,6 +1,6 @@
 """DPO of every weight, from files to a saved model
 
-Inputs: 96 pairs of 400 and 40 tokens, 24 steps of 4 pairs, in one order, a random llama of 8
+Inputs: 64 pairs of 400 and 40 tokens, 16 steps of 4 pairs, in one order, a random llama of 8
 blocks (10 million weights; a fifth of them words, as in SmolLM2-135M), float32, a thread a core. Timed: whole
 processes. LLaMA-Factory runs in the environment of `scripts/setup_llamafactory.sh`. Equal: the losses of all
 steps within 2e-3.
@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.peers.pairing import Peer, Told, size
 
-STEPS = size(24, 3)
+STEPS = size(16, 3)
 PAIRS = 4 * STEPS
 PEERS = {
     "trl": Peer("trl==1.16.0 transformers==5.23.0 datasets==5.2.0 jmespath"),

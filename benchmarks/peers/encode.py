@@ -1,7 +1,7 @@
 """a corpus encoded and indexed, from files to a file
 
 Inputs: the 2,645 passages of Atlas, the embedded encoder (MiniLM of 6 layers, up to 256 tokens), the batches of each
-side, a thread a core. Timed: whole processes, but for OpenVINO's export. Equal: each passage's vector has a cosine of
+side, a thread a core. Timed: whole processes. Equal: each passage's vector has a cosine of
 at least 0.9999 to ours.
 """
 
@@ -13,7 +13,6 @@ import shutil
 from itertools import islice, product
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from benchmarks.peers.pairing import Peer, Told, size
 
@@ -24,12 +23,7 @@ FLASHRAG = Peer(f"""transformers==5.23.0 datasets==5.2.0 langid==1.1.6 termcolor
     --no-deps flashrag-dev==0.3.0.dev20260919""")._replace(room="flashrag")
 PEERS = {
     "flashrag": FLASHRAG,
-    "flagembedding": Peer(f"FlagEmbedding==1.4.2 transformers==5.23.0 {FAISS}"),
     "sentence_transformers": Peer(f"sentence-transformers==6.2.0 transformers==5.23.0 {FAISS}"),
-    # Without torchvision, which pip would bring for CUDA; optimum-intel asks for it and does not need it here.
-    "openvino": Peer(f"""sentence-transformers==6.2.0 transformers==5.5.4 huggingface-hub<1.22 optimum==2.3.0
-        nncf==3.4.0 openvino==2026.4.1 openvino-tokenizers requests {FAISS}
-        --no-deps optimum-intel==2.2.0"""),
 }
 
 
@@ -69,38 +63,16 @@ def flashrag(work: Path) -> Told:
     return {"index": str(work / "flashrag" / "minilm_Flat.index")}
 
 
-def flagembedding(work: Path) -> Told:
-    from FlagEmbedding import FlagModel
-
-    model = FlagModel(str(work / "model"), pooling_method="mean", use_fp16=False, passage_max_length=256)
-    return {"index": written(work, "flagembedding", model.encode_corpus(texts(work)))}
-
-
-def openvino_built(work: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    SentenceTransformer("model", backend="openvino").save_pretrained("export")
-
-
-def sentence_transformers(work: Path, **options: Any) -> Told:
-    from sentence_transformers import SentenceTransformer
-
-    own = options or {"model_kwargs": {"dtype": os.environ.get("DTYPE")}}
-    model = SentenceTransformer(str(work / ("export" if options else "model")), device=DEVICE, **own)
-    return {"index": written(work, f"st{len(options)}", model.encode(texts(work), normalize_embeddings=True))}
-
-
-def openvino(work: Path) -> Told:
-    return sentence_transformers(work, backend="openvino")
-
-
-def written(work: Path, name: str, vectors: Any) -> str:
+def sentence_transformers(work: Path) -> Told:
     import faiss
+    from sentence_transformers import SentenceTransformer
 
+    model = SentenceTransformer(str(work / "model"), device=DEVICE, model_kwargs={"dtype": os.environ.get("DTYPE")})
+    vectors = model.encode(texts(work), normalize_embeddings=True)
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors)
-    faiss.write_index(index, str(work / f"{name}.index"))
-    return str(work / f"{name}.index")
+    faiss.write_index(index, str(file := work / "st.index"))
+    return {"index": str(file)}
 
 
 def equal(ours: Told, theirs: Told) -> str:

@@ -8,6 +8,6 @@ from functools import partial
 from benchmarks.peers import encode
 from benchmarks.peers.pairing import size
 
-PEERS, LIMIT = {name: encode.PEERS[name] for name in ("sentence_transformers", "flashrag")}, 4000
+PEERS, LIMIT = {"sentence_transformers": encode.PEERS["sentence_transformers"]}, 4000
 prepare, equal = partial(encode.prepare, copies=size(19, 2)), encode.equal
-ours, sentence_transformers, flashrag = encode.ours, encode.sentence_transformers, encode.flashrag
+ours, sentence_transformers = encode.ours, encode.sentence_transformers

@@ -1,6 +1,6 @@
 """steps of GRPO over episodes with a search tool: what playing and learning cost beside the completions
 
-Every weight of a llama of 4 blocks (256 wide); 4 questions of the fixed world of `scripted.py`, 4 episodes each, 12
+Every weight of a llama of 4 blocks (256 wide); 4 questions of the fixed world of `scripted.py`, 4 episodes each, 8
 steps, a thread a core. Timed: the training, without loading. The completions are given, so that both sides learn from
 the same: two searches and an answer, right in every second episode. TRL: `environment_factory` with a method that
 searches. Equal: the mean reward. Why: ours computes what an episode's rows share once; TRL's template writes the tool's
@@ -19,7 +19,7 @@ from benchmarks.peers import dpo
 from benchmarks.peers.pairing import Told, measured, size
 from benchmarks.peers.scripted import endpoint, found, passages, question, write_questions
 
-PEERS, STEPS = {"trl": dpo.PEERS["trl"]}, size(12, 1)
+PEERS, STEPS = {"trl": dpo.PEERS["trl"]}, size(8, 1)
 OPTIONS = ("--stage grpo --finetuning full --config recipe.yaml --model model --questions q.jsonl --out out"
            " --prompt.profile search-r1 --grpo.questions 4 --grpo.episodes 4 --batch_size 16 --max_length 4096"
            " --grpo.max_tokens 48 --max_steps")  # fmt: skip
