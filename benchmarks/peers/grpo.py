@@ -11,6 +11,7 @@ divergence in its log; TRL does not.
 import json
 import re
 import shutil
+from functools import wraps
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -61,6 +62,7 @@ def watched(trainer: type, **methods: Any) -> Told:
 
     train, forward, told = trainer.train, LlamaModel.forward, Told(tokens=0)
 
+    @wraps(forward)
     def counted(self: Any, input_ids: Any = None, **more: Any) -> Any:
         told["tokens"] += input_ids.numel()
         return forward(self, input_ids=input_ids, **more)
