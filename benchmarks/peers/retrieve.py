@@ -22,7 +22,7 @@ from benchmarks.peers.pairing import OURS, Peer, Told, measured, ranked, serving
 CLIENTS, equal = 64, partial(ranked, within=2e-4)
 PEERS = {
     "search_r1": Peer(
-        f"transformers==5.23.0 datasets==5.2.0 fastapi==0.165.0 uvicorn==0.54.0 {FAISS}",
+        f"torch transformers==5.23.0 datasets==5.2.0 fastapi==0.165.0 uvicorn==0.54.0 {FAISS}",
         source="PeterGriffinJin/Search-R1@a14dc3a4ffc6fe88c1e95038d9738e21ba3f7a06:search_r1/search",
     )
 }
