@@ -228,7 +228,8 @@ def page(files: dict[Path, Path]) -> str:
     table += "\n".join(["\n**Where ours is behind**:\n", *(behind or ["- nowhere"]), ""])
     missing = ", ".join(file.stem for file in files if file not in told)
     table += f"\nNot run yet: {missing}.\n" if missing else ""
-    return f"{PAGE}\n{machine}\n\n{table}{''.join(own for *_, own in sections)}"
+    has = (HOME / "has.md").read_text(encoding="utf-8")
+    return f"{PAGE}\n{machine}\n\n{table}\n{has}{''.join(own for *_, own in sections)}"
 
 
 def main() -> None:
