@@ -15,9 +15,9 @@ FAKE = '''"""sums
 
 Equal: the sum.
 """
-from benchmarks.peers.pairing import Peer, measured, size
+from benchmarks.peers.pairing import Peer, size
 
-UNIT, HEADLINE, LESS = "numbers", "steps", True
+HEADLINE = "steps"
 PEERS = {"slow": Peer(), "wrong": Peer(), "broken": Peer()}
 
 def prepare(work):
@@ -25,9 +25,7 @@ def prepare(work):
 
 def ours(work, steps=1.0, more=0):
     n = int((work / "n").read_text())
-    with measured() as told:
-        total = sum(range(n)) + more
-    return {**told, "units": n, "figures": {"steps": steps}, "same": {"the sum": total}}
+    return {"figures": {"steps": steps}, "same": {"the sum": sum(range(n)) + more}}
 
 def slow_built(work):
     (work / "steps").write_text("3.0")
@@ -54,13 +52,16 @@ def test_a_comparison_runs_sides_in_turn_and_tells_no_ratio_of_unequal_ones(
     monkeypatch.setattr(frame, "RUNS", tmp_path / "peers")
     frame.main()
     page = (tmp_path / "page.md").read_text()
-    assert "| 3 | 3.00 (one round) |" in page
+    assert "| 3 / 1: **3.00** |" in page
+    assert "**Where ours is behind**" in page
     assert "| 45 the sum |" in page
     assert "| wrong | not equal: the sum: 46, ours 45 |" in page
     assert "| broken | not run: ValueError: no luck / here (exit 1) |" in page
     told = json.loads((tmp_path / "peers-quick" / "fake.json").read_text())
-    assert [len(told["rounds"][side]) for side in ("ours", "slow")] == [1, 1]
-    assert "wrong" not in told["rounds"]
+    ((ours, slow),) = told["pairs"]["slow"]
+    assert slow["figures"] == {"steps": 3.0}
+    assert min(ours["wall"], ours["cpu"], ours["peak"]) > 0
+    assert "wrong" not in told["pairs"]
 
 
 def test_a_peer_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,12 @@
 
     python -m benchmarks.peers [NAME …] [--rounds 3] [--quick] [--sources DIR] [--out docs/figures/peers.md]
 
-NAME is a file of this folder or a path to a file like them: a docstring (what, inputs, what equal means), `UNIT`,
-`PEERS`, `prepare(work)`, `ours(work)`, a function named as each peer, where it is to be made ready once `PEER_built`.
-A function runs in `work` and returns `{**told, "units": n, "figures": {…}, "same": {…}}` with what `measured` told;
-what is the same makes sides equal, else `equal(ours, theirs)` says. `HEADLINE` names the figure of the ratio (units a
-CPU second else; `wall`, `peak`, or one of "figures"); `LESS = True` where less of it is better. `BOUND`: a side that
-is no peer and stays out of the first table. `LIMIT`: seconds.
+NAME is a file of this folder or a path to a file like them: a docstring (what, inputs, what equal means), `PEERS`,
+`prepare(work)`, `ours(work)`, a function named as each peer, where it is to be made ready once `PEER_built`. A function
+runs in `work`, in a process of its own, and returns `{"figures": {…}, "same": {…}}`. Its `wall`, `cpu` and `peak` are
+those of the whole process, unless it returns what `measured` says of a part or of a server. What is the same makes
+sides equal, else `equal(ours, theirs)` decides. `HEADLINE` names the figure that counts beside the three; `MORE = True`
+where more of it is better. `BOUND`: a side that is no peer and stays out of the first table. `LIMIT`: seconds.
 """
 
 import argparse
@@ -33,16 +33,17 @@ HOME = Path(__file__).resolve().parent
 ROOT = HOME.parents[1]
 ROOMS = ROOT / ".venv-peers"
 RUNS = ROOT / "runs" / "peers"
-NAMES = ("encode", "retrieve", "vectors", "bm25", "dpo", "grpo", "rollouts", "trees", "chat", "viewer", "resume")
-SPEED, LEAST = "units a CPU second", 1e-9
+NAMES = ("encode", "encode_many", "retrieve", "vectors", "bm25", "dpo", "grpo", "grpo_sampled", "rollouts", "trees",
+         "chat", "viewer", "resume")  # fmt: skip
+COSTS = {"wall": "wall s", "cpu": "processor s", "peak": "peak MiB"}
+LEAST = 1e-9
 PAGE = """# StepRAG beside its peers
 
-`bash scripts/peers.sh` made this page. Each side runs in a process of its own, in turn with the others. Figures are
-medians of the rounds; brackets hold the least and the greatest ratio of a round. Above 1 ours is ahead. The first table
-names of each comparison the peer that is nearest to ours, or most ahead; where ours is behind comes first. Wall seconds
-count what other work took of the machine meanwhile; processor seconds do not. A ratio of one round that is near 1 says
-nothing."""
-HEAD = ["comparison", "peer", "figure", "ours is better by", "equal"]
+`bash scripts/peers.sh` made this page: each side in a process of its own, in pairs, ours and a peer's one after the
+other, the next round the other way round. A cell of a comparison is theirs / ours and the median of the rounds' ratios
+(least to greatest); above 1 ours is ahead. The first table shows of each comparison the peer that is nearest to ours,
+or most ahead, by what the comparison is about, else by wall clock."""
+HEAD = ["comparison", "nearest peer", *COSTS.values(), "what it is about", "equal"]
 
 
 class Unavailable(Exception):
@@ -102,7 +103,7 @@ def played(module: ModuleType, work: Path, python: str | Path, function: str, pa
     peer, limit = module.PEERS.get(function, Peer()), getattr(module, "LIMIT", 900)
     packages = [*re.findall(r"(?:^|\s)([A-Za-z][\w.-]*)(?:\[[^]]*\])?==", peer.packages), function]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "CUDA_VISIBLE_DEVICES": "",
-           "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PEERS_PYTHON": sys.executable}  # fmt: skip
+           "OMP_NUM_THREADS": str(os.cpu_count()), "PYTHONPATH": path, "PEERS_PYTHON": sys.executable}  # fmt: skip
     out.unlink(missing_ok=True)
     command = [python, HOME / "pairing.py", module.__file__, function, work, out, *packages]
     with log.open("w") as lines:
@@ -123,12 +124,12 @@ def played(module: ModuleType, work: Path, python: str | Path, function: str, pa
 
 
 def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> None:
-    """Each round to a file beside `work`, so that none is lost.
+    """Each pair of runs to a file beside `work`, so that none is lost.
 
-    `{"rounds": {side: [told]}, "equal": {peer: what}, "why": {peer: reason}, "loads": [of a round], "of": script}`.
+    `{"pairs": {peer: [[ours, theirs]]}, "equal": {peer: what}, "why": {peer: reason}, "loads": [], "of": script}`.
     """
     module, ways = load(file), {}
-    told = Told(rounds={"ours": []}, equal={}, why={}, loads=[], of=sha256_of(file))
+    told = Told(pairs={}, equal={}, why={}, loads=[], of=sha256_of(file))
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     ours = partial(played, module, work, sys.executable, path=str(ROOT))
@@ -142,20 +143,19 @@ def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> None:
             ways[name] = play
         except Unavailable as error:
             told["why"][name] = str(error)
-    for _ in range(rounds):
+    for number in range(rounds):
         told["loads"].append(os.getloadavg()[0])
-        mine = ours("ours")
         for name, play in [*ways.items()]:
             try:
-                result = play(name)
-                told["equal"][name] = getattr(module, "equal", same)(mine, result)
-                told["rounds"].setdefault(name, []).append(kept(result))
+                both = {"ours": partial(ours, "ours"), name: partial(play, name)}
+                done = {side: both[side]() for side in sorted(both, key="ours".__eq__, reverse=number % 2 == 0)}
+                told["equal"][name] = getattr(module, "equal", same)(done["ours"], done[name])
+                told["pairs"].setdefault(name, []).append([kept(done["ours"]), kept(done[name])])
             except (Unavailable, AssertionError, ValueError, KeyError) as error:
                 told["why"][name] = str(error) if isinstance(error, Unavailable) else f"not equal: {error}"
-                told["rounds"].pop(name, None)
+                told["pairs"].pop(name, None)
                 del ways[name]
-        told["rounds"]["ours"].append(kept(mine))
-        work.with_suffix(".json").write_text(json.dumps(told, indent=1), encoding="utf-8")
+            work.with_suffix(".json").write_text(json.dumps(told, indent=1), encoding="utf-8")
 
 
 def same(ours: Told, theirs: Told) -> str:
@@ -167,11 +167,7 @@ def same(ours: Told, theirs: Told) -> str:
 
 def kept(result: Told) -> Told:
     """Without what only equality needs."""
-    return {key: result[key] for key in ("wall", "cpu", "peak", "units", "figures", "versions") if key in result}
-
-
-def value(result: Told, name: str) -> float:
-    return {SPEED: result["units"] / max(result["cpu"], 0.01), **result, **result.get("figures", {})}[name]
+    return {key: result[key] for key in (*COSTS, "figures", "versions") if key in result}
 
 
 def named(module: ModuleType, name: str, result: Told) -> str:
@@ -182,34 +178,42 @@ def named(module: ModuleType, name: str, result: Told) -> str:
     return ", ".join(own) or f"{name} {commit[:7]}".strip()
 
 
-def section(file: Path, told: Told) -> tuple[float, list[str], str]:
-    """How much better ours is than the peer that is nearest to it or most ahead, its row of the first table, and what
-    the page says of this comparison, a row a side.
+def compared(pairs: list[list[Told]], figure: str, more: bool) -> tuple[float, str]:
+    """By how much ours is better in a figure, the median of its pairs, and theirs / ours beside it."""
+    values = [[{**side, **side.get("figures", {})}[figure] for side in pair] for pair in pairs]
+    ours, theirs = map(statistics.median, zip(*values, strict=True))
+    ratios = [max(mine if more else other, LEAST) / max(other if more else mine, LEAST) for mine, other in values]
+    middle, spread = statistics.median(ratios), f" ({min(ratios):.2f} to {max(ratios):.2f})" if len(ratios) > 1 else ""
+    better = f"**{middle:.2f}**{spread}" if ours or more else "none of ours"
+    return middle, f"{theirs:.4g} / {ours:.4g}: {better}"
+
+
+def section(file: Path, told: Told) -> tuple[float, list[str], list[str], str]:
+    """How much better ours is than the peer that is nearest to it or most ahead, its row of the first table, where ours
+    is behind, and what the page says of this comparison, a row a peer.
     """
-    module, link, sides = load(file), f"[{file.stem}](#{file.stem})", told["rounds"]
+    module, link = load(file), f"[{file.stem}](#{file.stem})"
     title, _, rest = (module.__doc__ or "").strip().partition("\n")
-    title, none = f"\n## {file.stem}\n\n{title}\n\n", (0.0, [link, "no peer ran", "", "", ""])
-    if not sides:
-        return *none, f"{title}{told['why']['ours']}\n"
-    headline, less = getattr(module, "HEADLINE", SPEED), getattr(module, "LESS", False)
-    unit, peers, rows, mine = headline.replace("units", module.UNIT), [], [], []
-    more = [name for name in sides["ours"][0].get("figures", {}) if name != headline]
-    for name, results in sides.items():
-        speeds, *figures = ([value(each, key) for each in results] for key in (headline, "wall", "peak", *more))
-        speeds.append(statistics.median(speeds))
-        mine = mine or speeds  # the first side is ours
-        pairs = zip(mine, speeds, strict=True) if less else zip(speeds, mine, strict=True)
-        *rounds, middle = (max(over, LEAST) / max(under, LEAST) for under, over in pairs)
-        spread = f"{min(rounds):.2f} to {max(rounds):.2f}" if len(rounds) > 1 else "one round"
-        better = f"none beside {speeds[-1]:.4g}" if less and not mine[-1] else f"{middle:.2f} ({spread})"
-        who, equal = named(module, name, results[0]), told["equal"].get(name, "")
-        if name not in ("ours", getattr(module, "BOUND", "")):
-            peers.append((middle, [link, who, unit, better, equal]))
-        cells = [f"{statistics.median(each):.4g}" for each in figures]
-        rows.append([who, f"{speeds[-1]:.4g}", "" if name == "ours" else better, *cells, equal])
+    headline, more = getattr(module, "HEADLINE", ""), getattr(module, "MORE", False)
+    peers, rows, behind, figures = [], [], [], []
+    for name, pairs in told["pairs"].items():
+        who, equal = named(module, name, pairs[0][1]), told["equal"][name]
+        figures = [each for each in pairs[0][0].get("figures", {}) if each != headline]
+        asked = [*([(headline, more)] if headline else []), *((cost, False) for cost in COSTS)]
+        better = {figure: compared(pairs, figure, most) for figure, most in asked}
+        costs, about = [better[cost][1] for cost in COSTS], better[headline][1] if headline else ""
+        others = [" / ".join(f"{statistics.median(p[i]['figures'][each] for p in pairs):.4g}" for i in (1, 0))
+                  for each in figures]  # fmt: skip
+        rows.append([who, *([about] if headline else []), *costs, *others, equal])
+        if name != getattr(module, "BOUND", ""):
+            nearest = better[headline or "wall"][0]
+            peers.append((nearest, [link, who, *costs, f"{headline}: {about}" if headline else "", equal]))
+            behind += [f"{link} beside {who}, {COSTS.get(figure, figure)}: {ratio:.2f}"
+                       for figure, (ratio, _) in better.items() if ratio < 0.995]  # fmt: skip
     rows += [[name, reason] for name, reason in told["why"].items()]
-    head = ["side", unit, "ours is better by", "wall s", "peak MiB", *more, "equal"]
-    return *min(peers, default=none), f"{title}{markdown(head, rows)}{rest}\n"
+    head = ["peer", *([headline] if headline else []), *COSTS.values(), *figures, "equal"]
+    nearest, row = min(peers, default=(0.0, [link, "no peer ran", *[""] * 5]))
+    return nearest, row, behind, f"\n## {file.stem}\n\n{title}\n\n{markdown(head, rows)}{rest}\n"
 
 
 def page(files: dict[Path, Path]) -> str:
@@ -219,10 +223,13 @@ def page(files: dict[Path, Path]) -> str:
     loads = [load for each in told.values() for load in each["loads"]] or [0.0]
     machine = f"The machine had {os.cpu_count()} cores and a load of {min(loads):.0f} to {max(loads):.0f}."
     sections = [section(*each) for each in told.items()]
-    table = markdown(HEAD, [row for _, row, _ in sorted(sections)])
+    table = markdown(HEAD, [row for _, row, *_ in sorted(sections)])
+    behind = [f"- {each}" for *_, every, _ in sections for each in every]
+    table += "\n".join(["\n**Where ours is behind**:\n", *(behind or ["- nowhere"]), ""])
     missing = ", ".join(file.stem for file in files if file not in told)
     table += f"\nNot run yet: {missing}.\n" if missing else ""
-    return f"{PAGE}\n{machine}\n\n{table}{''.join(own for *_, own in sections)}"
+    has = (HOME / "has.md").read_text(encoding="utf-8")
+    return f"{PAGE}\n{machine}\n\n{table}\n{has}{''.join(own for *_, own in sections)}"
 
 
 def main() -> None:
@@ -244,7 +251,7 @@ def main() -> None:
         try:
             compare(file, runs / file.stem, given.rounds, given.sources)
         except Unavailable as error:  # ours, or the inputs: the other comparisons go on
-            failed = Told(rounds={}, equal={}, why={"ours": str(error)}, loads=[], of=sha256_of(file))
+            failed = Told(pairs={}, equal={}, why={"ours": str(error)}, loads=[], of=sha256_of(file))
             (runs / f"{file.stem}.json").write_text(json.dumps(failed, indent=1), encoding="utf-8")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page({file: runs / f"{file.stem}.json" for file in dict.fromkeys([*every, *chosen])}))

@@ -23,7 +23,7 @@ from benchmarks.peers.pairing import OURS, Peer, Told, measured, serving, size
 from benchmarks.peers.scripted import PROMPT, endpoint, question, searched
 
 PEERS = {"engine": Peer(), "langgraph": Peer("langgraph-cli[inmem]==0.4.40 langchain-openai")}
-UNIT, BOUND, COUNT, TOKEN = "turns", "engine", size(64, 16), "a-token-of-the-benchmark"
+BOUND, COUNT, TOKEN = "engine", size(64, 16), "a-token-of-the-benchmark"
 GRAPH = """
 import os
 from langchain_openai import ChatOpenAI
@@ -71,7 +71,7 @@ def played(turn: Callable[[str], Iterator[str]], pid: int | None) -> Told:
         firsts, answers = zip(*pool.map(one, range(COUNT)), strict=True)
     figures = {"turns a second": COUNT / run["wall"], "first event, ms": statistics.median(firsts),
                "95 % within, ms": sorted(firsts)[int(0.95 * COUNT) - 1]}  # fmt: skip
-    return {**run, "units": COUNT, "figures": figures, "same": {"answers": answers}}
+    return {**run, "figures": figures, "same": {"answers": answers}}
 
 
 def ours(work: Path) -> Told:

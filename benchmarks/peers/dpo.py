@@ -1,8 +1,8 @@
 """DPO of every weight, from files to a saved model
 
-Inputs: 12 pairs of 400 and 40 tokens, three steps of 4 pairs, in one order, a random llama of 8
-blocks (10 million weights; a fifth of them words, as in SmolLM2-135M), float32, one thread. Timed: loading, tokens,
-training, saving. LLaMA-Factory runs in the environment of `scripts/setup_llamafactory.sh`. Equal: the losses of all
+Inputs: 64 pairs of 400 and 40 tokens, 16 steps of 4 pairs, in one order, a random llama of 8
+blocks (10 million weights; a fifth of them words, as in SmolLM2-135M), float32, a thread a core. Timed: whole
+processes. LLaMA-Factory runs in the environment of `scripts/setup_llamafactory.sh`. Equal: the losses of all
 steps within 2e-3.
 """
 
@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.pairing import Peer, Told, measured
+from benchmarks.peers.pairing import Peer, Told, size
 
-UNIT, STEPS, PAIRS = "pairs", 3, 12
+STEPS = size(16, 3)
+PAIRS = 4 * STEPS
 PEERS = {
     "trl": Peer("trl==1.16.0 transformers==5.23.0 datasets==5.2.0 jmespath"),
     "llamafactory": Peer(script="scripts/setup_llamafactory.sh"),
@@ -41,7 +42,7 @@ def prepare(work: Path) -> None:
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(vocab_size=8192, hidden_size=256, intermediate_size=1024, num_hidden_layers=8,
         num_attention_heads=4, tie_word_embeddings=True)).save_pretrained(work / "model")  # fmt: skip
-    ids = tokenizer(text[:200_000])["input_ids"]
+    ids = tokenizer(text[: PAIRS * 4000])["input_ids"]
     for start in range(0, PAIRS * 480, 480):
         parts = [ids[start : start + 392], ids[start + 400 : start + 439], ids[start + 440 : start + 479]]
         prompt, chosen, rejected = (tokenizer.decode(part).strip() for part in parts)
@@ -56,34 +57,31 @@ def prepare(work: Path) -> None:
     (work / "plain.json").write_text(json.dumps(plain))  # as we train them
 
 
-def told_of(told: Told, log: Iterable[dict[str, Any]]) -> Told:
-    return {**told, "units": PAIRS, "losses": [row["loss"] for row in log if "loss" in row]}
+def told_of(log: Iterable[dict[str, Any]]) -> Told:
+    return {"losses": [row["loss"] for row in log if "loss" in row]}
 
 
 def ours(work: Path) -> Told:
-    import training.trl.dpo  # noqa: F401
     from apps.commands import run
 
     shutil.rmtree("ckpt", ignore_errors=True)
-    line = ("train --stage dpo --pairs pairs --out ckpt --model model --finetuning full --threads 1 --batch_size 4"
+    line = ("train --stage dpo --pairs pairs --out ckpt --model model --finetuning full --batch_size 4"
             f" --learning_rate 1e-3 --max_steps {STEPS} --scheduler constant_with_warmup --warmup 0")  # fmt: skip
-    with measured() as told:
-        run(line.split())
-    return told_of(told, map(json.loads, (work / "ckpt" / "metrics.jsonl").open()))
+    run(line.split())
+    return told_of(map(json.loads, (work / "ckpt" / "metrics.jsonl").open()))
 
 
 def trl(work: Path) -> Told:
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
 
-    with measured() as told:
-        rows = Dataset.from_list(json.loads((work / "plain.json").read_text()))
-        args = DPOConfig("trl", **SAME, report_to=[], bf16=False, gradient_checkpointing=False,
-                         train_sampling_strategy="sequential")  # fmt: skip
-        trainer = DPOTrainer("model", args=args, train_dataset=rows)
-        trainer.train()
-        trainer.save_model()
-    return told_of(told, trainer.state.log_history)
+    rows = Dataset.from_list(json.loads((work / "plain.json").read_text()))
+    args = DPOConfig("trl", **SAME, report_to=[], bf16=False, gradient_checkpointing=False,
+                     train_sampling_strategy="sequential")  # fmt: skip
+    trainer = DPOTrainer("model", args=args, train_dataset=rows)
+    trainer.train()
+    trainer.save_model()
+    return told_of(trainer.state.log_history)
 
 
 def llamafactory(work: Path) -> Told:
@@ -93,12 +91,11 @@ def llamafactory(work: Path) -> Told:
     columns = {each: each for each in ("prompt", "chosen", "rejected")}
     rows = {"plain": {"file_name": "plain.json", "ranking": True, "columns": columns}}
     (work / "dataset_info.json").write_text(json.dumps(rows))
-    with measured() as told:
-        run_exp({**SAME, "stage": "dpo", "do_train": True, "model_name_or_path": "model", "dataset_dir": ".",
-                 "dataset": "plain", "template": "empty", "finetuning_type": "full", "output_dir": "llamafactory",
-                 "cutoff_len": 1024, "report_to": "none", "disable_gradient_checkpointing": True,
-                 "disable_shuffling": True})  # fmt: skip
-    return told_of(told, json.loads((work / "llamafactory" / "trainer_state.json").read_text())["log_history"])
+    run_exp({**SAME, "stage": "dpo", "do_train": True, "model_name_or_path": "model", "dataset_dir": ".",
+             "dataset": "plain", "template": "empty", "finetuning_type": "full", "output_dir": "llamafactory",
+             "cutoff_len": 1024, "report_to": "none", "disable_gradient_checkpointing": True,
+             "disable_shuffling": True})  # fmt: skip
+    return told_of(json.loads((work / "llamafactory" / "trainer_state.json").read_text())["log_history"])
 
 
 def equal(ours: Told, theirs: Told) -> str:

@@ -1,15 +1,17 @@
-"""Steps of GRPO over episodes with a search tool: what playing and learning cost beside the completions.
+"""steps of GRPO over episodes with a search tool: what playing and learning cost beside the completions
 
-Every weight of a llama of 4 blocks (256 wide); 4 questions of the fixed world of `scripted.py`, 4 episodes each, 4
-steps. The completions are given, so that both sides learn from the same: two searches and an answer, right in every
-second episode. TRL: `environment_factory` with a method that searches. Equal: the mean reward. Why: ours computes what
-an episode's rows share once; TRL's template writes the tool's schema into each prompt. Ours also sends a third of the
-rows, through the weights that training began with, for the divergence in its log; TRL does not.
+Every weight of a llama of 4 blocks (256 wide); 4 questions of the fixed world of `scripted.py`, 4 episodes each, 8
+steps, a thread a core. Timed: the training, without loading. The completions are given, so that both sides learn from
+the same: two searches and an answer, right in every second episode. TRL: `environment_factory` with a method that
+searches. Equal: the mean reward. Why: ours computes what an episode's rows share once; TRL's template writes the tool's
+schema into each prompt. Ours also sends a third of the rows, through the weights that training began with, for the
+divergence in its log; TRL does not.
 """
 
 import json
 import re
 import shutil
+from functools import wraps
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,10 +20,10 @@ from benchmarks.peers import dpo
 from benchmarks.peers.pairing import Told, measured, size
 from benchmarks.peers.scripted import endpoint, found, passages, question, write_questions
 
-PEERS, UNIT, STEPS = {"trl": dpo.PEERS["trl"]}, "episodes", size(4, 1)
-OPTIONS = ("--stage grpo --finetuning full --config recipe.yaml --model model --questions q.jsonl --out out --threads 1"
+PEERS, STEPS = {"trl": dpo.PEERS["trl"]}, size(8, 1)
+OPTIONS = ("--stage grpo --finetuning full --config recipe.yaml --model model --questions q.jsonl --out out"
            " --prompt.profile search-r1 --grpo.questions 4 --grpo.episodes 4 --batch_size 16 --max_length 4096"
-           " --max_steps")  # fmt: skip
+           " --grpo.max_tokens 48 --max_steps")  # fmt: skip
 
 
 def prepare(work: Path) -> None:
@@ -60,6 +62,7 @@ def watched(trainer: type, **methods: Any) -> Told:
 
     train, forward, told = trainer.train, LlamaModel.forward, Told(tokens=0)
 
+    @wraps(forward)
     def counted(self: Any, input_ids: Any = None, **more: Any) -> Any:
         told["tokens"] += input_ids.numel()
         return forward(self, input_ids=input_ids, **more)
@@ -68,8 +71,8 @@ def watched(trainer: type, **methods: Any) -> Told:
         with measured() as run:
             done = train(self, *given, **more)
         rewards = [row["reward"] for row in self.state.log_history if "reward" in row]
-        told.update(run, units=16 * STEPS, same={"mean reward": round(sum(rewards) / len(rewards), 6)})
-        told["figures"] = {"tokens through the model an episode": told["tokens"] / told["units"]}
+        told.update(run, same={"mean reward": round(sum(rewards) / len(rewards), 6)})
+        told["figures"] = {"tokens through the model an episode": told["tokens"] / 16 / STEPS}
         return done
 
     mock.patch.object(LlamaModel, "forward", counted).start()
@@ -77,11 +80,15 @@ def watched(trainer: type, **methods: Any) -> Told:
     return told
 
 
-def ours(work: Path) -> Told:
+def ours(work: Path, sampled: bool = False) -> Told:
     from training.train import main
     from training.trl.grpo import EpisodeGRPOTrainer
 
+    own = EpisodeGRPOTrainer.sample
+
     def sample(self: Any, prompts: list[list[int]], seed: int) -> list[list[int]]:
+        if sampled:
+            own(self, prompts, seed)
         return said(self.processing_class, prompts, "<think> Hm. </think> <search> %s </search>",
                     "<think> Ah. </think> <answer> %s </answer>")  # fmt: skip
 
@@ -92,7 +99,7 @@ def ours(work: Path) -> Told:
     return told
 
 
-def trl(work: Path) -> Told:
+def trl(work: Path, sampled: bool = False) -> Told:
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl.trainer.grpo_config import GRPOConfig
@@ -112,7 +119,12 @@ def trl(work: Path) -> Told:
 
     call = '<tool_call>\n{"name": "search", "arguments": {"query": "%s"}}\n</tool_call>'
 
-    def turn(self: Any, prompt_ids: list[list[int]], *_: Any, **__: Any) -> Any:
+    own = GRPOTrainer._generate_single_turn
+
+    def turn(self: Any, prompt_ids: list[list[int]], *more: Any, **named: Any) -> Any:
+        if sampled:
+            self.generation_config.max_new_tokens = 48
+            own(self, prompt_ids, *more, **named)
         return said(self.processing_class, prompt_ids, call, "%s"), None
 
     def reward(completions: list[Any], number: list[int], **_: Any) -> list[float]:

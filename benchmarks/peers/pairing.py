@@ -59,6 +59,21 @@ def family(pid: int) -> dict[int, int]:
     return {each: sum(map(int, stats[each][11:15])) for each in found if each in stats}
 
 
+def whole() -> Told:
+    """As `measured`, of this process from its start, ended children included."""
+    fields, children = Path("/proc/self/stat").read_text().rpartition(")")[2].split(), resource.RUSAGE_CHILDREN
+    since = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    ended = resource.getrusage(children)
+    cpu = time.process_time() + ended.ru_utime + ended.ru_stime
+    return {"wall": since, "cpu": cpu, "peak": max(peak(os.getpid()), ended.ru_maxrss) / 1024}
+
+
+def peak(pid: int) -> int:
+    """The most KiB that a process ever held."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
+
+
 @contextlib.contextmanager
 def measured(pid: int | None = None) -> Iterator[Told]:
     """Times the block alone: `wall` and `cpu` in seconds, `peak` in MiB (mapped files count), of this process and its
@@ -74,8 +89,7 @@ def measured(pid: int | None = None) -> Iterator[Told]:
     after, kibibytes = family(pid), 0
     for each in after:
         with contextlib.suppress(OSError):
-            lines = Path(f"/proc/{each}/status").read_text().splitlines()
-            kibibytes += next((int(line.split()[1]) for line in lines if line.startswith("VmHWM")), 0)
+            kibibytes += peak(each)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss if pid == os.getpid() else 0
     cpu = (sum(after.values()) - sum(before.values())) / os.sysconf("SC_CLK_TCK")
     told.update(wall=time.perf_counter() - start, cpu=cpu, peak=max(kibibytes, ended) / 1024)
@@ -138,4 +152,4 @@ if __name__ == "__main__":
     for name in packages:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-    Path(out).write_text(json.dumps({"versions": versions, **returned}), encoding="utf-8")
+    Path(out).write_text(json.dumps({"versions": versions, **whole(), **returned}), encoding="utf-8")

@@ -18,7 +18,7 @@ from benchmarks.peers.pairing import Told, measured
 from benchmarks.peers.scripted import endpoint, told
 
 PEERS = {name: rollouts.PEERS[name] for name in ("verifiers", "inspect")}
-UNIT, HEADLINE, LESS, prepare = "episodes", "answered calls made again", True, rollouts.prepare
+HEADLINE, prepare = "answered calls made again", rollouts.prepare
 
 
 def killed(line: str, files: str, mark: str, kept: str, again: str, work: Path) -> Told:
@@ -36,7 +36,7 @@ def killed(line: str, files: str, mark: str, kept: str, again: str, work: Path) 
         subprocess.run(rollouts.command(again.replace("KEPT", (found or [""])[0]), url), check=True)
         calls = told(url)
     figures = {HEADLINE: calls["repeated"], "calls in all": calls["calls"]}
-    return {**run, "units": rollouts.COUNT, "figures": figures, "same": {"right answers": rollouts.right(files, mark)}}
+    return {**run, "figures": figures, "same": {"right answers": rollouts.right(files, mark)}}
 
 
 ours, verifiers, inspect = (partial(killed, *tool) for tool in rollouts.TOOLS)

@@ -21,7 +21,7 @@ from benchmarks.peers.pairing import OURS, Peer, Told, measured, size
 from benchmarks.peers.scripted import endpoint, found, told, write_questions
 
 PEERS = {"flashrag": FLASHRAG, "verifiers": Peer("verifiers==0.4.0"), "inspect": Peer("inspect-ai==0.3.285 openai")}
-UNIT, HEADLINE, COUNT = "episodes", "share of possible calls, %", size(256, 64)
+HEADLINE, MORE, COUNT = "share of possible calls, %", True, size(256, 64)
 INFER = (f"{OURS} infer --questions q.jsonl --index URL --out out --base_url URL/v1 --model double --policy.engine"
          " openai --policy.concurrency 64 --prompt.profile search-r1")  # fmt: skip
 EVALUATE = (f"{sys.prefix}/bin/vf-eval gadgets -m double -c 64 --no-push --no-rich --client.base-url URL/v1 -o out"
@@ -60,7 +60,7 @@ def right(files: str, mark: str) -> int:
 def seen(run: Told, url: str, right: int) -> Told:
     calls = told(url)
     figures = {HEADLINE: 100 * calls["slots"] / 64, "ms of processor a call": 1000 * run["cpu"] / calls["calls"]}
-    return {**run, "units": COUNT, "figures": figures, "same": {"calls": calls["calls"], "right answers": right}}
+    return {**run, "figures": figures, "same": {"calls": calls["calls"], "right answers": right}}
 
 
 def played(line: str, files: str, mark: str, _kept: str, _again: str, work: Path) -> Told:

@@ -32,7 +32,7 @@ PEERS = {
     "prorag": Peer("openai aiohttp numpy tqdm tenacity requests",
                    "lilinwz/ProRAG@c7a64110d0c900561fde4292f234b97dfe633e94:prorag"),
 }  # fmt: skip
-UNIT, HEADLINE, LESS, COUNT = "questions", "calls a right pair", True, size(20, 10)
+HEADLINE, COUNT = "calls a right pair", size(20, 10)
 
 
 def prepare(work: Path) -> None:
@@ -45,7 +45,7 @@ def seen(run: Told, url: str, pairs: list[tuple[str, str]]) -> Told:
                "pairs": len(pairs), "right pairs, %": 100 * good / max(len(pairs), 1),
                "calls of a prompt sent before, %": 100 * calls["again"] / calls["calls"],
                "share of possible calls, %": 100 * calls["slots"] / 64}  # fmt: skip
-    return {**run, "units": COUNT, "figures": figures, "same": {"questions, one world": COUNT}}
+    return {**run, "figures": figures, "same": {"questions, one world": COUNT}}
 
 
 def ours(work: Path) -> Told:

@@ -17,7 +17,7 @@ from benchmarks.peers import rollouts
 from benchmarks.peers.pairing import OURS, Told, measured, serving, size
 from benchmarks.peers.scripted import question
 
-PEERS, UNIT, HEADLINE, LESS = {"inspect": rollouts.PEERS["inspect"]}, "episodes", "first row, s", True
+PEERS, HEADLINE = {"inspect": rollouts.PEERS["inspect"]}, "first row, s"
 COUNT = size(2000, 200)
 OPEN = """
 import sys, time
@@ -55,7 +55,7 @@ def looked(line: str, page: str, work: Path, **variables: str) -> Told:
     with serving(line, "/", **variables) as (url, pid), measured(pid) as run:
         command = [os.environ["PEERS_PYTHON"], "open.py", url + page, question(0)[:40]]
         seconds = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return {**run, "units": COUNT, "figures": {HEADLINE: seconds}, "same": {"episodes": COUNT}}
+    return {**run, "figures": {HEADLINE: seconds}, "same": {"episodes": COUNT}}
 
 
 ours = partial(looked, f"{OURS} view run --port PORT", "/#token=t", STEPRAG_TOKEN="t")

@@ -39,7 +39,7 @@ ANALYSER = 3
 underscores divide words, and passages hold stop words and single syllables.
 """
 VERSION = "analyser"
-OFTEN, COLUMNS = 16, 1 << 25
+OFTEN, COLUMNS = 16, 1 << 24
 """A term that stands in one row of so many may be kept as a column; bytes of all columns of a searcher."""
 _WIDE = "぀-ヿ㐀-䶿一-鿿豈-﫿가-힯"
 _FIRST = re.compile(rf"[{_WIDE}]|[^\W{_WIDE}]+")
@@ -252,6 +252,7 @@ class Bm25Searcher:
         self._analyse = Analyser(config.language, version)
         self._folder, self._model = folder / FOLDER, _read_frame(folder / FOLDER, add_on.rows, config)
         self._columns: dict[int, np.ndarray] = {}
+        self._found = np.zeros(add_on.rows, dtype=np.float32)
 
     def load(self) -> None:
         """Nothing takes long: the scores are mapped, the vocabulary is read at opening."""
@@ -272,10 +273,12 @@ class Bm25Searcher:
         return best_rows(self._scores(ids), top_k) if ids else []
 
     def _scores(self, terms: Sequence[int]) -> np.ndarray:
-        """(rows,) float32, each row's sum in the order of the terms, to the bit `bm25s`'s. A term of many rows is kept
-        as a whole column once it was asked, up to `COLUMNS` bytes of them: to add it is several times as fast then.
+        """(rows,) float32, each row's sum in the order of the terms, to the bit `bm25s`'s; the next call overwrites it,
+        since fresh memory costs as much as three terms. A term of many rows is kept as a whole column once it was
+        asked, up to `COLUMNS` bytes of them: to add it is several times as fast then.
         """
-        found = np.zeros(rows := self._model.scores["num_docs"], dtype=np.float32)
+        found, rows = self._found, len(self._found)
+        found.fill(0)
         for term in terms:
             column = self._columns.get(term)
             if column is None:
