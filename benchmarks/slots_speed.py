@@ -130,6 +130,13 @@ def told(address: str, *, clear: bool = False) -> Told:
         return Told(**json.load(reply))
 
 
+def asked(folder: Path, count: int) -> Path:
+    """A file of so many questions."""
+    rows = [Question(f"q{i}", f"Which thing is thing {i}?", ("lek",)) for i in range(count)]
+    write_records(folder / "questions.jsonl", rows)
+    return folder / "questions.jsonl"
+
+
 def command(address: str, questions: Path, out: Path, concurrency: int, *more: str) -> list[str]:
     return [sys.executable, "-m", "apps.commands", "generate", "--questions", str(questions), "--index", address,
             "--out", str(out), "--search.rollouts", "4", "--search.extra", "0",
@@ -172,9 +179,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--arms", nargs="+", default=["plain", "ray", "shards", "kill"])
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder, endpoint(given.latency) as address:
-        questions = Path(folder) / "questions.jsonl"
-        write_records(questions, [Question(f"q{i}", f"Which thing is thing {i}?", ("lek",))
-                                  for i in range(given.questions)])  # fmt: skip
+        questions = asked(Path(folder), given.questions)
         trees: dict[str, bytes] = {}
         lines = [f"{'arm':<8} {'calls':>7} {'again':>6} {'calls/s':>8} {'share':>6} {'seconds':>8}  same"]
         for arm in given.arms:
