@@ -7,7 +7,6 @@ ones tried again.
 from __future__ import annotations
 
 import asyncio
-import gc
 import itertools
 import signal
 import threading
@@ -28,6 +27,7 @@ from steprag.batch.results import Results
 from steprag.config.load import StageConfig
 from steprag.config.sections import JournalConfig, PolicyConfig
 from steprag.console.progress import Progress, say
+from steprag.engines.threads import rare_collections
 from steprag.errors import BudgetReached, DataError, RequestError, counted, shortened
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.open import model_identity, open_model
@@ -158,7 +158,7 @@ async def process_questions(
     before = earlier_traces(run)
     run.note(event="begun")
     with (
-        _rare_collections(),
+        rare_collections(),
         results.appending() as keep,
         LineJournal(run.path / FAILED) as failures,
         Progress(label, None if refill else total, "questions", total - len(todo)) as progress,
@@ -195,19 +195,6 @@ async def process_questions(
             if refusals.first:
                 run.manifest.setdefault("first_refused", refusals.first)
             write_progress()
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """A block in which Python looks for cycles of unused objects more rarely: it took a tenth of what a call costs, and
-    finished trees are taken apart by hand.
-    """
-    before = gc.get_threshold()
-    gc.set_threshold(20_000)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 async def every_two_seconds(write_progress: Callable[[], None]) -> None:
