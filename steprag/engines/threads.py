@@ -146,8 +146,8 @@ def return_freed_memory() -> None:
 
 @contextmanager
 def rare_collections() -> Iterator[None]:
-    """A block in which Python looks for cycles of unused objects once in 20,000 new objects, not in 700: with many calls
-    in flight the search took a tenth of what a call costs.
+    """A block in which Python looks for cycles of unused objects once in 20,000 new objects, not in 700. With many
+    calls in flight that search took a tenth of what a call costs.
     """
     before = gc.get_threshold()
     gc.set_threshold(20_000)
