@@ -23,7 +23,7 @@ from benchmarks.loads import as_options, resident
 from benchmarks.slots_speed import asked, command, endpoint, told
 
 CALLS = 64
-LIMITS = dict.fromkeys(("tree.calls", "search.rollouts", "search.contrast", "search.hopeless"), str(CALLS))
+LIMITS = {key: str(CALLS) for key in ("tree.calls", "search.rollouts", "search.contrast", "search.hopeless")}
 
 
 def whole(address: str, folder: Path, given: argparse.Namespace) -> Iterator[str]:
