@@ -35,9 +35,6 @@ from steprag.records.jsonl import write_records
 from steprag.types import Question
 from tests.fakes import Script, chat_reply
 
-SESSION = "X-Session-ID"
-"""Header in which a call may name its session."""
-
 
 @dataclass(frozen=True)
 class Told:
@@ -61,18 +58,16 @@ def step(prompt: str, draw: int) -> str:
 def answer(port: Connection, latency: float, script: Script) -> None:
     """The endpoint and the retriever, until the process is ended."""
     reply = chat_reply(script)
-    seen: Counter[str] = Counter()
-    moments: list[float] = []
-    named: Counter[str] = Counter()
+    seen: Counter[int] = Counter()  # hashes of requests
+    moments: list[float] = []  # the first and the last
 
     async def chat(request: web.Request) -> web.Response:
         body = await request.read()
         asked = json.loads(body)
-        moments.append(time.perf_counter())
-        named[request.headers.get(SESSION, "")] += 1
+        moments[:] = moments[:1] or [time.perf_counter()]
         await asyncio.sleep(latency)
-        moments.append(time.perf_counter())
-        seen[body.decode()] += 1
+        moments[1:] = [time.perf_counter()]
+        seen[hash(body)] += 1
         return web.json_response(reply(asked)[1])
 
     async def models(_: web.Request) -> web.Response:
@@ -101,15 +96,11 @@ def answer(port: Connection, latency: float, script: Script) -> None:
             moments.clear()
         return web.json_response(facts)
 
-    async def sessions(_: web.Request) -> web.Response:
-        """Calls by the session that they named; none is the empty one."""
-        return web.json_response(named)
-
     async def serve() -> None:
         app = web.Application()
         app.add_routes([web.post("/v1/chat/completions", chat), web.get("/v1/models", models),
                         web.get("/health", health), web.post("/retrieve", retrieve),
-                        web.get("/told", told), web.get("/sessions", sessions)])  # fmt: skip
+                        web.get("/told", told)])  # fmt: skip
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -137,6 +128,13 @@ def endpoint(latency: float, script: Script = step) -> Iterator[str]:
 def told(address: str, *, clear: bool = False) -> Told:
     with urlopen(f"{address}/told{'?clear=1' if clear else ''}") as reply:
         return Told(**json.load(reply))
+
+
+def asked(folder: Path, count: int) -> Path:
+    """A file of so many questions."""
+    rows = [Question(f"q{i}", f"Which thing is thing {i}?", ("lek",)) for i in range(count)]
+    write_records(folder / "questions.jsonl", rows)
+    return folder / "questions.jsonl"
 
 
 def command(address: str, questions: Path, out: Path, concurrency: int, *more: str) -> list[str]:
@@ -181,9 +179,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--arms", nargs="+", default=["plain", "ray", "shards", "kill"])
     given = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder, endpoint(given.latency) as address:
-        questions = Path(folder) / "questions.jsonl"
-        write_records(questions, [Question(f"q{i}", f"Which thing is thing {i}?", ("lek",))
-                                  for i in range(given.questions)])  # fmt: skip
+        questions = asked(Path(folder), given.questions)
         trees: dict[str, bytes] = {}
         lines = [f"{'arm':<8} {'calls':>7} {'again':>6} {'calls/s':>8} {'share':>6} {'seconds':>8}  same"]
         for arm in given.arms:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from data_generation.config import GenerateConfig
@@ -67,10 +67,10 @@ async def expand(simulation: Simulation, parent: SearchNode, tree: SearchTree, s
     sample = await searcher.policy.sample(observation.messages, observation.allowed, n=width, seed=seed)
     parent.full = parent.sampled >= search.children
     simulation.usage += sample.usage
-    parent.record = replace(parent.record, messages=observation.messages)
-    parsed = [(completion, _parsed(parent.state, completion, environment)) for completion in sample.completions]
+    parent.record = parent.with_facts(messages=observation.messages)
+    parsed = [(one, _parsed(parent.state, one, observation.allowed, environment)) for one in sample.completions]
     kept = _without_duplicates(parent, parsed, searcher.grammar)
-    after = await asyncio.gather(*(_applied(parent.state, step, environment) for _, step in kept))
+    after = await _applied(parent.state, [step for _, step in kept], environment)
     usage, fresh = sample.usage, []
     for one, state in zip(kept, after, strict=True):
         fresh.append(_child(parent, one, state, usage, searcher, tree.question))
@@ -80,9 +80,11 @@ async def expand(simulation: Simulation, parent: SearchNode, tree: SearchTree, s
     return fresh
 
 
-def _parsed(state: State, completion: Completion, environment: Environment) -> Step | StepFormatError:
+def _parsed(
+    state: State, completion: Completion, allowed: tuple[str, ...], environment: Environment
+) -> Step | StepFormatError:
     try:
-        return environment.parse(state, completion)
+        return environment.parse(state, completion, allowed)
     except StepFormatError as error:
         return error.with_traceback(None)  # which would keep the whole tree's frames alive
 
@@ -107,8 +109,13 @@ def _without_duplicates(parent: SearchNode, sampled: list[Parsed], grammar: Gram
     return kept
 
 
-async def _applied(state: State, step: Step | StepFormatError, environment: Environment) -> State:
-    return await environment.apply(state, step) if isinstance(step, Step) else state
+async def _applied(state: State, steps: list[Step | StepFormatError], environment: Environment) -> list[State]:
+    """The state after each step, `state` after none. Several searches are made at the same time."""
+    grammar, taken = environment.profile.grammar, [step for step in steps if isinstance(step, Step)]
+    applied = (environment.apply(state, step) for step in taken)
+    searches = sum(grammar.action(step.action).retrieves for step in taken)
+    after = iter(await asyncio.gather(*applied) if searches > 1 else [await each for each in applied])
+    return [next(after) if isinstance(step, Step) else state for step in steps]
 
 
 def _child(
@@ -121,9 +128,9 @@ def _child(
         return SearchNode(record(terminal=True, failure=step.reason), state, parent, full=True, closed=True)
     found = tuple(Found(p.id, p.title, p.score) for p in state.passages)
     terminal = searcher.environment.ended(state)
-    made = record(action=step.action, content=step.content, terminal=terminal, passages=found)
-    golden = question.golden_answers
+    golden, holds = question.golden_answers, None
     if searcher.grammar.action(step.action).retrieves and not guessable(question.question, golden):
         texts = " ".join(f"{passage.title} {passage.text}" for passage in state.passages)
-        made = replace(made, golden_found=holds_golden(texts, golden))
+        holds = holds_golden(texts, golden)
+    made = record(action=step.action, content=step.content, terminal=terminal, passages=found, golden_found=holds)
     return SearchNode(made, state, parent, full=terminal, closed=terminal and not searcher.config.search.revisit)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 from steprag.agent.environment import Environment
 from steprag.tree import TREE_FORMAT, Node, Tree
@@ -34,6 +35,10 @@ class SearchNode:
     full: bool = False
     closed: bool = False
     busy: bool = False
+
+    def with_facts(self, **facts: Any) -> Node:
+        """Its record with these fields set; `replace` takes four times as long."""
+        return Node(**{**vars(self.record), **facts})
 
     def mark_pending(self, change: int) -> None:
         """Counts a simulation as begun (+1) or backed up (-1) on the way from its leaf, this node, to the root."""
@@ -142,5 +147,5 @@ def finished(tree: SearchTree, status: str) -> Tree:
     nodes = []
     for node in tree.nodes:
         parent, value = node.parent.id if node.parent else None, node.total / node.visits if node.visits else None
-        nodes.append(replace(node.record, id=node.id, parent=parent, visits=node.visits, value=value))
+        nodes.append(node.with_facts(id=node.id, parent=parent, visits=node.visits, value=value))
     return Tree(TREE_FORMAT, tree.question, status, tree.usage, tuple(nodes), tree.iterations, grammar=tree.grammar)

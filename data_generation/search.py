@@ -8,7 +8,6 @@ tree nor its node ids depend on which reply comes first.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from data_generation.expand import Searcher, expand
 from data_generation.growth import Rule, SearchNode, SearchTree, Simulation, add_reward, finished, upwards
@@ -113,15 +112,14 @@ async def _believe(simulation: Simulation, tree: SearchTree, searcher: Searcher)
     ]
     believed = await asyncio.gather(*(believe(searcher.environment, scorer, asked, node.state) for node in open_))
     for node, belief in zip(open_, believed, strict=True):
-        node.record = replace(node.record, belief=belief)
+        node.record = node.with_facts(belief=belief)
 
 
 def _answers(simulation: Simulation, tree: SearchTree) -> list[SearchNode]:
     """The answers among what the simulation created, scored."""
     answers = [node for node in simulation.created if node.record.terminal and node.record.failure is None]
     for node in answers:
-        score = f1(node.record.content, tree.question.golden_answers)
-        node.record = replace(node.record, prediction_f1=score)
+        node.record = node.with_facts(prediction_f1=f1(node.record.content, tree.question.golden_answers))
     return answers
 
 

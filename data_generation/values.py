@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from data_generation.config import GenerateConfig
@@ -94,5 +94,5 @@ async def _judged(
     scores = (judge.score(question, node.state, seed=seed) for node, seed in zip(asked, seeds, strict=True))
     said = await asyncio.gather(*scores)
     for node, judgement in zip(asked, said, strict=True):
-        node.record = replace(node.record, judge={"score": judgement.score, "text": judgement.text})
+        node.record = node.with_facts(judge={"score": judgement.score, "text": judgement.text})
     return list(zip(asked, said, strict=True))

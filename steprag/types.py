@@ -49,7 +49,8 @@ class Usage:
     charged: int | None = omitted()
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage.total((vars(self).values(), vars(other).values()))
+        both = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Usage(*(one if more is None else more if one is None else one + more for one, more in both))
 
     @classmethod
     def total(cls, usages: Iterable[Iterable[int | None]]) -> Usage:

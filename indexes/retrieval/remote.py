@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -225,7 +224,7 @@ def passage_of(item: Any, source: str) -> Passage:
     if all(isinstance(document.get(key), str) for key in ("id", "text", "title")):
         passage = Passage(document["id"], document["title"], document["text"])  # as a service of ours has them
     known = type(score) in (int, float) and abs(score) <= sys.float_info.max  # no yes or no, NaN or infinity
-    return replace(passage, score=float(score) if known else None)
+    return Passage(passage.id, passage.title, passage.text, float(score) if known else None)
 
 
 def _decoded(reply: HttpReply) -> Any:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-_LETTERS = re.compile(r"[^\W\d_]{8,}")
+_LETTERS = re.compile(r"[^\W\d_]{12,}")
+"""Runs of letters as long as the shortest repetition that counts: six letters twice."""
 _ROLES = re.compile(
     r"(?:\b(?:system|user|assistant|im_start|im_end|endoftext|eos|bos|pad|unk)\b[\W_]*){4,}", re.IGNORECASE
 )
@@ -39,7 +40,7 @@ def degenerate(text: str) -> str | None:
 
 
 def _together(letters: str) -> str | None:
-    for size in range(1, LONGEST + 1):
+    for size in _sizes(letters, 4 if letters.islower() else 2):
         start, repeats = _longest(letters, size)
         unit = letters[start : start + size]
         doubled = repeats >= 2 and size > 5 and unit.isupper()
@@ -49,7 +50,7 @@ def _together(letters: str) -> str | None:
 
 
 def _apart(words: Sequence[str]) -> str | None:
-    for size in range(1, LONGEST + 1):
+    for size in _sizes(words, APART):
         start, repeats = _longest(words, size)
         unit = words[start : start + size]
         letters = sum(map(str.isalpha, "".join(unit)))
@@ -58,6 +59,11 @@ def _apart(words: Sequence[str]) -> str | None:
         if letters > 1 and repeats >= least:
             return " ".join(unit)
     return None
+
+
+def _sizes(units: Sequence[str], least: int) -> range:
+    """How many units may be repeated `least` times in a row: every repetition brings as many that stood before."""
+    return range(1, min(LONGEST, (len(units) - len({*units})) // (least - 1)) + 1)
 
 
 def _longest(units: Sequence[str], size: int) -> tuple[int, int]:

@@ -79,9 +79,9 @@ class Environment:
             return (*messages[:-1], Message(role="assistant", content=messages[-1]["content"] + head))
         return (*messages, Message(role="assistant", content=head))
 
-    def parse(self, state: State, completion: Completion) -> Step:
-        """The step that `completion` is in `state`. Raises StepFormatError."""
-        return self.profile.grammar.parse(completion, self.allowed(state))
+    def parse(self, state: State, completion: Completion, allowed: tuple[str, ...] | None = None) -> Step:
+        """The step that `completion` is in `state`, of which `observe` gave `allowed`. Raises StepFormatError."""
+        return self.profile.grammar.parse(completion, allowed or self.allowed(state))
 
     async def apply(self, state: State, step: Step) -> State:
         """The state after `step`, with passages where it is a query. Raises RetrieverError."""

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ from steprag.tree import Tree
 from steprag.types import Message, Passage, State
 
 PROFILES = Path(__file__).parents[2] / "configs" / "prompts"
+_PLACE = re.compile(r"\{([^{}]*+)\}")
 
 
 class _Turn(BaseModel):
@@ -186,7 +188,7 @@ class PromptProfile:
             )
         return replace(self, grammar=grammar)
 
-    @property
+    @cached_property
     def _system(self) -> str:
         parts = [self.words.system.strip()]
         if tools := self.grammar.tools:
@@ -218,7 +220,7 @@ def _form(passage: str, title: str) -> str:
 
 def fill(template: str, **values: str) -> str:
     """Replaces {name} once, left to right; braces inside values are never templates."""
-    return re.sub(r"\{([^{}]*+)\}", lambda place: values.get(place[1], place[0]), template)
+    return _PLACE.sub(lambda place: values.get(place[1], place[0]), template)
 
 
 def load_profile(name: str, examples: int = 0) -> PromptProfile:

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from steprag.agent.open import OpenAgent
-from steprag.agent.retriever import Retriever, Tooled
+from steprag.agent.retriever import Retriever
 from steprag.batch.database import JOURNAL as JOURNAL
 from steprag.batch.database import CallKey, Database, JournalReader
 from steprag.batch.journalled import JournalledPolicy, JournalledRetriever, JournalledScorer, Request, scorer_of
@@ -141,13 +141,15 @@ class Journal(JournalReader):
         """A search has found these passages, best first; each passage's text is kept once in the file, and that of a
         page that has changed since with the search.
         """
-        found = list[list[str | float | None]]()
+        found, ids = list[list[str | float | None]](), [one.id for one in passages]
         with self._db.transaction():
+            rows = self._db.rows(f"SELECT * FROM passages WHERE id IN ({', '.join('?' * len(ids))})", *ids)
+            kept = {id: words for id, *words in rows}
             for one in passages:
-                words = one.title, one.text
-                self._db.write("INSERT OR IGNORE INTO passages VALUES (?, ?, ?)", one.id, *words)
-                differ = "SELECT 1 FROM passages WHERE id = ? AND (title, text) IS NOT (?, ?)"
-                found.append([one.id, one.score, *(words if self._db.rows(differ, one.id, *words) else ())])
+                words = [one.title, one.text]
+                if one.id not in kept:
+                    self._db.write("INSERT INTO passages VALUES (?, ?, ?)", one.id, *words)
+                found.append([one.id, one.score, *(words if kept.setdefault(one.id, words) != words else ())])
             row = question_id, query, top_k, json.dumps(found)
             self._db.write("INSERT OR REPLACE INTO searches VALUES (?, ?, ?, ?)", *row)
 
@@ -286,7 +288,7 @@ class QuestionCalls:
         if (query, top_k) not in self._found:
             async with self._searching.setdefault((query, top_k), asyncio.Lock()):
                 if (query, top_k) not in self._found:
-                    tools = [tool.name for tool in retriever.tools] if isinstance(retriever, Tooled) else ()
+                    tools = [tool.name for tool in getattr(retriever, "tools", ())]  # a protocol's isinstance is slow
                     passages = await traced_search(retriever.search(query, top_k), query, tools)
                     self._journal.searched(self._id, query, top_k, passages)
                     self._found[query, top_k] = passages

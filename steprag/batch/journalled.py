@@ -51,7 +51,8 @@ class JournalledPolicy:
             place = seed + len(whole.completions)
             request = partial(self._policy.sample, messages, allowed, n=missing, seed=place)
             part = await self._ask((self._role, state, place, missing), self._gate, chars, request)
-            whole = Sample(whole.completions + part.completions, whole.usage + part.usage)
+            both = whole.completions + part.completions
+            whole = Sample(both, whole.usage + part.usage) if whole.completions else part
         return whole
 
     def repeats(self, messages: tuple[Message, ...], allowed: tuple[str, ...]) -> bool:

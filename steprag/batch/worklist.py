@@ -27,6 +27,7 @@ from steprag.batch.results import Results
 from steprag.config.load import StageConfig
 from steprag.config.sections import JournalConfig, PolicyConfig
 from steprag.console.progress import Progress, say
+from steprag.engines.threads import rare_collections
 from steprag.errors import BudgetReached, DataError, RequestError, counted, shortened
 from steprag.policy.budget import BudgetConfig, Spending
 from steprag.policy.open import model_identity, open_model
@@ -157,6 +158,7 @@ async def process_questions(
     before = earlier_traces(run)
     run.note(event="begun")
     with (
+        rare_collections(),
         results.appending() as keep,
         LineJournal(run.path / FAILED) as failures,
         Progress(label, None if refill else total, "questions", total - len(todo)) as progress,

@@ -25,7 +25,8 @@ MARKS = tuple((re.compile(opening), re.compile(closing), written) for opening, c
 """What opens and closes reasoning, and how one that a prompt has opened is closed: by the tag of its name (None), or
 not at all (empty). `<reasoning>` is none of them: it is an action of the stack grammar.
 """
-_ANY_MARK = re.compile(rf"(?P<opening>{_TAGS[0]})|{'|'.join(closing.pattern for _, closing, _ in MARKS)}")
+_ANY_OPENING = re.compile("|".join(opening.pattern for opening, _, _ in MARKS))
+_ANY_MARK = re.compile(rf"<(?P<opening>{_NAME})>|{'|'.join(closing.pattern for _, closing, _ in MARKS)}")
 _OPENINGS = ("[THINK]", "◁think▷", "analysis", "<|start|>assistant<|channel|>analysis", "<|channel|>commentary")
 _OPENING_TAG = re.compile(r"<[^<>\s]{0,64}\Z")
 _BLANKS = re.compile(r"\s*")
@@ -99,6 +100,8 @@ def _leading(text: str) -> tuple[list[str], int]:
 def _opened(text: str, place: int) -> re.Pattern[str] | None:
     """What closes the reasoning that begins at that place of a text."""
     begins = _after_blanks(text, place)
+    if not _ANY_OPENING.match(text, begins):
+        return None
     return next((closing for opening, closing, _ in MARKS if opening.match(text, begins)), None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import os
 import sys
@@ -141,3 +142,16 @@ def return_freed_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim:
         trim(0)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """A block in which Python looks for cycles of unused objects once in 20,000 new objects, not in 700. With many
+    calls in flight that search took a tenth of what a call costs.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(20_000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 import aiolimiter
@@ -51,9 +51,12 @@ class Gate:
         """What a request takes at most: a token for each character of its prompt, and the longest replies."""
         return Usage(1, chars, completions * self._longest)
 
-    @asynccontextmanager
-    async def turn(self, chars: int) -> AsyncIterator[None]:
+    def turn(self, chars: int) -> AbstractAsyncContextManager[None]:
         """Waits for a slot and for both limits; `chars` is the length of the prompt."""
+        return self._slots if self._requests is self._tokens is None else self._limited(chars)
+
+    @asynccontextmanager
+    async def _limited(self, chars: int) -> AsyncIterator[None]:
         async with self._slots:
             if self._requests is not None:
                 await self._requests.acquire()
@@ -70,7 +73,7 @@ class Gate:
             say(f"{self._model}: replies do not report all tokens they used; tokens, dollars and limits are estimated "
                 f"from the text, {CHARS_A_TOKEN} characters a token")  # fmt: skip
         self.settle(chars, used)
-        return replace(sample, usage=used)
+        return Sample(sample.completions, used)
 
     def settle(self, chars: int, usage: Usage) -> None:
         """Notes what a request really used; later requests wait for the difference."""

@@ -37,6 +37,7 @@ NEXT_TURN = re.compile(
     r"<\|im_start\|>\s?user|<\|start_header_id\|>\s?user|<start_of_turn>\s?user|<[|｜](?:hy_)?[Uu]ser[|｜]>|\n\[\|user\|\]"
 )
 """Where a model that nothing stopped writes the user's next turn itself."""
+_GAP = re.compile(r"\W+")
 BROKEN = frozenset({"error", "abort", "aborted", "cancelled", "network_error", "insufficient_system_resource"})
 """`finish_reason` where the provider failed; what it had written by then counts if it is whole."""
 
@@ -132,7 +133,7 @@ def without_end(text: str) -> str:
 
 def _word(finish: str) -> str:
     """A `finish_reason` in small letters, its parts joined: "content_filter: SAFETY" is content_filter_safety."""
-    return re.sub(r"\W+", "_", finish.lower())
+    return _GAP.sub("_", finish.lower())
 
 
 def _closed(text: str, stop: tuple[str, ...], said: Mapping[str, Any], named: str | None) -> str:
