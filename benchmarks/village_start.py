@@ -40,25 +40,24 @@ RIGHT = {"high": (0.6, 0.3, 0.05, 0.02), "low": (0.01,)}
 
 @dataclass(frozen=True)
 class Lesson:
-    """A stage of the curriculum. `worlds`: how pages are told and which share has rivals, a village each; `episodes` of
-    each; `habit`: a key of `RIGHT`, whose rows are later queries above all.
+    """A stage of the curriculum. `worlds`: of each village how pages are told, which share of them has rivals, and how
+    many episodes show it; `habit`: a key of `RIGHT`, and then later queries above all are learnt.
     """
 
     name: str
     after: str
-    worlds: tuple[tuple[str, float], ...]
-    episodes: int
+    worlds: tuple[tuple[str, float, int], ...]
     rate: float
+    seed: int
     habit: str = ""
-    seed: int = 0
 
 
 LESSONS = (
-    Lesson("words", BEGUN, (("list", 0.0), ("text", 0.0), ("text", 0.0)), 40, 1e-3, seed=100),
-    Lesson("rivals", "words", (("text", 0.5), ("text", 1.0), ("text", 1.0), ("list", 0.0)), 40, 7e-4, seed=200),
-    Lesson("reader", "rivals", (("text", 1.0), ("text", 1.0), ("text", 1.0), ("text", 1.0)), 40, 5e-4, seed=300),
-    Lesson("high", "reader", (("text", 1.0), ("list", 0.0)), 80, 5e-4, "high", seed=400),
-    Lesson("low", "reader", (("text", 1.0), ("list", 0.0)), 80, 5e-4, "low", seed=400),
+    Lesson("words", BEGUN, (("list", 0.0, 16), ("text", 0.0, 36)), 1e-3, 100),
+    Lesson("rivals", "words", (("text", 0.5, 40), ("text", 1.0, 60), ("text", 1.0, 60)), 1e-3, 200),
+    Lesson("reader", "rivals", (("list", 0.0, 16), *[("text", 1.0, 60)] * 3), 7e-4, 300),
+    Lesson("high", "reader", (("text", 1.0, 48), ("list", 0.0, 48)), 5e-4, 400, "high"),
+    Lesson("low", "reader", (("text", 1.0, 48), ("list", 0.0, 48)), 5e-4, 400, "low"),
 )
 
 
@@ -104,16 +103,16 @@ def taught(lesson: Lesson, out: Path) -> None:
     rows, model = out / lesson.name / "rows", out / lesson.name / "model"
     if not rows.exists():
         made: list[Trajectory] = []
-        for place, (told, rivals) in enumerate(lesson.worlds):
-            world, hops = Village(lesson.seed + place, told, rivals=rivals), (2, 3, 3) if lesson.habit else (1, 2, 3)
-            asked = world.questions(lesson.episodes, hops)
-            folder, dense = out / lesson.name / f"village-{place}", 0.1 if lesson.habit else 0.5
-            made += asyncio.run(rows_of(world, folder, asked, lesson.habit, dense))
+        hops, dense = ((2, 3, 3), 0.1) if lesson.habit else ((1, 2, 3), 0.3)
+        for place, (told, rivals, episodes) in enumerate(lesson.worlds):
+            world = Village(lesson.seed + place, told, rivals=rivals)
+            asked = world.questions(episodes, hops)
+            made += asyncio.run(rows_of(world, out / lesson.name / f"village-{place}", asked, lesson.habit, dense))
         rows.mkdir()
         write_records(rows / "sft.train.jsonl", made)
     before = lesson.after if lesson.after == BEGUN else str(out / lesson.after / "model")
     code = run(["train", str(rows), "--stage", "sft", "--adapter", before, "--out", str(model),
-                "--side_by_side", "question", "--batch_size", "16", "--learning_rate", str(lesson.rate),
+                "--side_by_side", "question", "--batch_size", "8", "--learning_rate", str(lesson.rate),
                 "--warmup", "4", "--threads", "1", "--save_steps", "8", "--held_out", "0"])  # fmt: skip
     if code:
         raise StepragError(f"lesson {lesson.name} ended with exit code {code}")

@@ -1,14 +1,17 @@
-"""The village: what its pages say, that its right way leads to the answer, and that labels see the same as the world."""
+"""The village: what its pages say, its right way to the answer, and what labels see of it."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import shutil
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
+from apps.commands import main
 from apps.tunnel.served import worked_tree
 from apps.tunnel.village import NAMES, PHRASINGS, PRONOUNS, SHOWN, UNSEEN, Hop, Village, environment_over, parts_of
 from data_generation.growth import finished
@@ -16,6 +19,7 @@ from indexes import open_retriever
 from preference.labels.gold import gold
 from steprag.agent.facts import facts_about, supported
 from steprag.agent.grammars import TRANSCRIPT
+from steprag.engines.models import ATLAS
 from steprag.tree import Tree
 from steprag.types import Question
 
@@ -106,3 +110,24 @@ def test_the_world_and_the_marks_see_the_same_wrong_step(built: tuple[Village, P
     tree = asyncio.run(played(world, index, asked, [first, stays]))
     assert world.right_steps(tree) == [True, True, True, False, False, False]
     assert [value.value if value else None for value in gold(facts_about(tree, TRANSCRIPT))][1:5] == [0.5] * 4
+
+
+@pytest.mark.engine
+def test_a_cell_runs_from_start_to_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, starts = tmp_path / "run", tmp_path / "starts"
+    cells = ["village: list, high support", "village: text, low support, worked"]
+    argv = ["tunnel", "--world", "village", "--quick", "--seeds", "1", "--jobs", "1", "--out", str(out)]
+    argv += ["--starts", str(starts), "--cells", *cells, "--arms", "start", "outcomes", "marked facts"]
+    assert main(argv) == 2
+    assert "make it: python -m benchmarks.village_start" in capsys.readouterr().err
+    for level in ("high", "low"):
+        shutil.copytree(ATLAS / "agent", starts / level / "model")
+    assert main(argv) == 0
+    said = capsys.readouterr()
+    assert said.err.count("of open states have a right step") == 2
+    assert all(f"## {cell}" in said.out for cell in cells)
+    cured = json.loads((out / "village-text-low-support-worked" / "1" / "marked-facts.json").read_text())
+    assert sum(cured["pairs"]["all"]) > 0
+    assert len(cured["right"]) == 6
+    assert main(argv) == 0  # what is finished is not done again
+    assert "of open states" not in capsys.readouterr().err

@@ -132,6 +132,7 @@ VILLAGE = VillageCell("village: list, high support", level="high", hops=(2, 3, 3
 LIST_CELLS = (VILLAGE, replace(VILLAGE, name="village: list, low support", level="low"))
 TEXT_CELLS = tuple(replace(cell, name=cell.name.replace("list", "text"), told="text") for cell in LIST_CELLS)
 CURE = replace(TEXT_CELLS[1], name="village: text, low support, worked", worked=True)
+MARKED = LabelArm("marked facts", "marked facts", "UCT")
 SHORT_ARMS = (
     LabelArm("start", method="none"),
     LabelArm("outcomes", "outcomes", "UCT", one_action=False),
@@ -143,24 +144,26 @@ SHORT_ARMS = (
 
 @dataclass(frozen=True)
 class TunnelWorld:
-    """What `--world` names. Cells beside the `whole` ones run the `needed` arms alone where `--arms` says all."""
+    """What `--world` names. Cells beside the `whole` ones run the `needed` arms alone where `--arms` says all. `how`:
+    the search that grows trees for a reward of one's own; `quick`: sizes of `--quick`.
+    """
 
     cells: tuple[Cell, ...]
     whole: tuple[Cell, ...]
     arms: tuple[LabelArm, ...]
     needed: tuple[LabelArm, ...]
     rates_cell: Cell
+    how: str
     quick: dict[str, int]
 
 
 WORLDS = {
-    "facts": TunnelWorld(CELLS, (MAIN,), ARMS, GOAL_ARMS, RATES_CELL,
+    "facts": TunnelWorld(CELLS, (MAIN,), ARMS, GOAL_ARMS, RATES_CELL, "flat",
                          {"questions": 12, "calls": 24, "steps": 4, "tests": 60}),
     "village": TunnelWorld(
         (*LIST_CELLS, *TEXT_CELLS, CURE), LIST_CELLS,
-        (*SHORT_ARMS, LabelArm("marked facts", "marked facts", "UCT"),
-         LabelArm("rollouts", "rollouts", "UCT", one_action=False)),
-        SHORT_ARMS, replace(VILLAGE, name="village: rates", tests=120, test_world=78),
+        (*SHORT_ARMS, MARKED, LabelArm("rollouts", "rollouts", "UCT", one_action=False)),
+        SHORT_ARMS, replace(VILLAGE, name="village: rates", tests=120, test_world=78), "UCT",
         {"questions": 3, "calls": 12, "steps": 2, "tests": 6},
     ),
 }  # fmt: skip

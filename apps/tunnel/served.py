@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from apps.commands import run
-from apps.tunnel.arms import LabelArm, VillageCell
+from apps.tunnel.arms import MARKED, OUTCOMES, LabelArm, VillageCell
 from apps.tunnel.grow import Forest, Search, gathered, graft, searcher_of
 from apps.tunnel.labels import Label
 from apps.tunnel.unit import Seed, counted, ends, made_pairs, narrowed
@@ -121,9 +121,8 @@ class VillageSeed(Seed):
             if not file.exists():
                 self._work.mkdir(parents=True, exist_ok=True)
                 write_records(file, asyncio.run(self._grown(how)))
-            trees = list(read_records(file, Tree))
-            self._forecast(trees)
-            self._searched[how] = Forest(cast(Any, self._place), trees, {})
+            self._searched[how] = Forest(cast(Any, self._place), list(read_records(file, Tree)), {})
+            self._forecast(self._searched[how])
         return self._searched[how]
 
     async def _grown(self, how: str) -> list[Tree]:
@@ -135,14 +134,19 @@ class VillageSeed(Seed):
             searcher = searcher_of(environment, policy, self._cell.calls, self._seed)
             return await gathered((search(root_only(asked, environment), searcher) for asked in self._asked), AT_ONCE)
 
-    def _forecast(self, trees: Sequence[Tree]) -> None:
-        """Says what `steprag plan labels` says of the trees, before any arm is trained."""
-        told = support(open_states(facts_about(tree, TRANSCRIPT)) for tree in trees)
-        share = f"{told[-1].share:.0%} of open states have a right step; {FORECASTS[forecast(told[-1].share)]}"
+    def _forecast(self, forest: Forest) -> None:
+        """Says what `steprag plan labels` says of the trees, before any arm is trained, and what pairs they give."""
+        trees = forest.trees
+        share = support(open_states(facts_about(tree, TRANSCRIPT)) for tree in trees)[-1].share
         mixed = sum(bool(ends(tree, True) and ends(tree, False)) for tree in trees)
-        unsolved = sum(not solved(tree) for tree in trees)
-        say(f"tunnel: {self._cell.name}, seed {self._seed}: {unsolved} of {len(trees)} trees unsolved, {mixed} mixed; "
-            f"{share}")  # fmt: skip
+        outcomes, marked = ([pair for pair, _ in made_pairs(arm, self._labels[arm.label], forest)]
+                            for arm in (OUTCOMES, MARKED))  # fmt: skip
+        later = sum(pair.action == "query" and pair.depth > 1 for pair in marked)
+        say(
+            f"tunnel: {self._cell.name}, seed {self._seed}: {sum(not solved(tree) for tree in trees)} of {len(trees)} "
+            f"trees unsolved, {mixed} mixed; {len(outcomes)} pairs of outcomes, {len(marked)} of marked facts, {later} "
+            f"of these of later queries; {share:.0%} of open states have a right step: {FORECASTS[forecast(share)]}"
+        )
 
     def _taught(self, arm: LabelArm, pairs: Sequence[Pair]) -> str:
         """The adapter that DPO makes of the start by these pairs. Raises TrainingError."""

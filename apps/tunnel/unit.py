@@ -34,8 +34,16 @@ ToldPair = tuple[Pair, int]
 
 def file_of(out: Path, cell: Cell, seed: int, arm: LabelArm) -> Path:
     """Where an arm's result stands."""
-    cell_name, arm_name = (re.sub("[^a-z0-9]+", "-", name.lower()) for name in (cell.name, arm.name))
-    return out / cell_name / str(seed) / f"{arm_name}.json"
+    return work_of(out, cell, seed).parent / f"{_as_name(arm.name)}.json"
+
+
+def work_of(out: Path, cell: Cell, seed: int) -> Path:
+    """Where a seed keeps what it was made of, if it keeps it."""
+    return out / _as_name(cell.name) / str(seed) / "work"
+
+
+def _as_name(name: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", name.lower())
 
 
 def made_of(cell: Cell, arm: LabelArm) -> str:
