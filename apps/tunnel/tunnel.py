@@ -53,8 +53,8 @@ def main(argv: list[str]) -> int:
     out, command = Path(given.out), f"steprag tunnel {shlex.join(argv)}"
     _ = _by_name(given)  # named wrongly, a reward or search is refused before any work
     if given.jobs:
-        world, cells = _begun(world, cells, given)
-        arms = _with_rates([*arms, *_own_arms(given)], world.rates_cell, given)
+        *cells, rates_cell = (_begun(cell, given) for cell in (*cells, world.rates_cell))
+        arms = _with_rates([*arms, *_own_arms(given)], rates_cell, given)
         units = list(_units(cells, arms, world, given))
         work = f"{counted(len(units), 'unit')}, {counted(len(arms), 'arm')}, {counted(len(cells), 'cell')}"
         say(f"tunnel: {work}, {given.jobs} side by side; in {out}")
@@ -119,29 +119,24 @@ def _own_arms(given: argparse.Namespace) -> list[LabelArm]:
     return [*rewarded, *(replace(arm, name=f"{arm.name}, own search", how=OWN) for arm in searched)]
 
 
-def _begun(world: TunnelWorld, cells: list[Cell], given: argparse.Namespace) -> tuple[TunnelWorld, list[Cell]]:
-    """World and cells with the village's starts in place. Raises ConfigError where one is not there."""
-
-    def begun(cell: Cell) -> Cell:
-        if not isinstance(cell, VillageCell):
-            return cell
-        start = Path(given.starts, cell.level, "model")
-        if not (start / "adapter_config.json").is_file():
-            raise ConfigError(f"no start of the village in {start}; make it: python -m benchmarks.village_start "
-                              f"{given.starts}")  # fmt: skip
-        return replace(cell, start=str(start), weights=(adapter_hash(start) or "")[:16])
-
-    whole = tuple(begun(cell) for cell in world.whole if cell in cells)
-    return replace(world, whole=whole, rates_cell=begun(world.rates_cell)), [begun(cell) for cell in cells]
+def _begun(cell: Cell, given: argparse.Namespace) -> Cell:
+    """The cell, one of the village with its start in place. Raises ConfigError where that is not there."""
+    if not isinstance(cell, VillageCell):
+        return cell
+    start = Path(given.starts, cell.level, "model")
+    if not (start / "adapter_config.json").is_file():
+        raise ConfigError(f"no start of the village in {start}; make it: python -m benchmarks.village_start "
+                          f"{given.starts}")  # fmt: skip
+    return replace(cell, start=str(start), weights=(adapter_hash(start) or "")[:16])
 
 
 def _units(
     cells: Sequence[Cell], arms: Sequence[LabelArm], world: TunnelWorld, given: argparse.Namespace
 ) -> Iterator[Unit]:
     """What remains to be done, most important first: cell by cell, those arms first that the goals need."""
-    needed = {arm.name for arm in world.needed}
+    needed, wide = {arm.name for arm in world.needed}, {cell.name for cell in world.whole}
     for cell in cells:
-        whole = given.arms != ["all"] or cell in world.whole
+        whole = given.arms != ["all"] or cell.name in wide
         taken = [arm for arm in arms if whole or arm.name in needed or OWN in (arm.label, arm.how)]
         if cell.level != "middle" and any(arm.method == "grpo" for arm in taken):
             raise ConfigError(f"cell {quoted(cell.name)}: GRPO's arms have one start, of level middle; leave them out")
