@@ -23,17 +23,15 @@ from steprag.engines.models import ATLAS
 from steprag.tree import Tree
 from steprag.types import Question
 
-HELD_OUT = {"fresh": True, "unseen": True}
-
 
 @pytest.fixture(scope="module", params=["text", "list"])
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Village, Path]:
-    world = Village(3, request.param, **HELD_OUT)
+    world = Village(3, request.param, fresh=True, unseen=True)
     return world, world.build(tmp_path_factory.mktemp(request.param))
 
 
 def test_names_and_phrasings_of_the_test_are_held_out() -> None:
-    shown, held = Village(1), Village(1, **HELD_OUT)
+    shown, held = Village(1), Village(1, fresh=True, unseen=True)
     words = {word for one in held.persons for word in one.name.split()}
     text = "\n".join(f"{page.title}\n{page.text}" for page in shown.corpus())
     assert not words & set(re.findall(r"\w+", text))

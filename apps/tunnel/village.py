@@ -170,7 +170,7 @@ class Village:
         if not (folder / "index").exists():
             folder.mkdir(parents=True, exist_ok=True)
             write_records(corpus, self.corpus())
-        return build_index(str(corpus), folder / "index", IndexConfig(encoder="none")).path
+        return build_index(str(corpus), folder / "index", IndexConfig.model_validate({"encoder": "none"})).path
 
     def questions(self, count: int, hops: Sequence[int] = HOPS, name: str = "train") -> list[Question]:
         """`count` questions, their hops in turn. `metadata` marks pages (`supporting_ids`) and what they state."""
