@@ -113,7 +113,8 @@ def taught(lesson: Lesson, out: Path) -> None:
     before = lesson.after if lesson.after == BEGUN else str(out / lesson.after / "model")
     code = run(["train", str(rows), "--stage", "sft", "--adapter", before, "--out", str(model),
                 "--side_by_side", "question", "--batch_size", "8", "--learning_rate", str(lesson.rate),
-                "--warmup", "4", "--threads", "1", "--row_tokens", "256", "--save_steps", "8", "--held_out", "0"])  # fmt: skip
+                "--warmup", "4", "--threads", "1", "--row_tokens", "256", "--save_steps", "8",
+                "--held_out", "0"])  # fmt: skip
     if code:
         raise StepragError(f"lesson {lesson.name} ended with exit code {code}")
 

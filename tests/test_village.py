@@ -37,15 +37,12 @@ def test_names_and_phrasings_of_the_test_are_held_out() -> None:
     assert not words & set(re.findall(r"\w+", text))
     told = [re.escape(phrasing).replace(r"\ ", " ") for phrasing in PHRASINGS]
     forms = [re.compile(re.sub(r"\\{\w+\\}", r"[\\w' ]+?", one), re.IGNORECASE) for one in told]
-    for world, allowed in ((shown, PHRASINGS[:UNSEEN]), (held, PHRASINGS[UNSEEN:])):
-        used = {
-            PHRASINGS[place]
-            for place, form in enumerate(forms)
-            for person in world.persons[:24]
-            for name in NAMES
-            if form.fullmatch(world.page(person, name)[1])
-        }
-        assert set(allowed) <= used
+
+    def used(world: Village, some: list[re.Pattern[str]]) -> int:
+        facts = [world.page(person, name)[1] for person in world.persons[:24] for name in NAMES]
+        return sum(any(form.fullmatch(fact) for fact in facts) for form in some)
+
+    assert [used(shown, forms[:UNSEEN]), used(shown, forms[UNSEEN:]), used(held, forms[UNSEEN:])] == [16, 0, 8]
     assert len(PHRASINGS) == 24
     assert len(NAMES) == 16
 
@@ -115,7 +112,7 @@ def test_a_cell_runs_from_start_to_page(tmp_path: Path, capsys: pytest.CaptureFi
     out, starts = tmp_path / "run", tmp_path / "starts"
     cells = ["village: list, high support", "village: text, low support, worked"]
     argv = ["tunnel", "--world", "village", "--quick", "--seeds", "1", "--jobs", "1", "--out", str(out)]
-    argv += ["--starts", str(starts), "--cells", *cells, "--arms", "start", "outcomes", "marked facts"]
+    argv += ["--starts", str(starts), "--cells", *cells, "--arms", "start", "marked facts"]
     assert main(argv) == 2
     assert "make it: python -m benchmarks.village_start" in capsys.readouterr().err
     for level in ("high", "low"):

@@ -164,6 +164,6 @@ WORLDS = {
         (*LIST_CELLS, *TEXT_CELLS, CURE), LIST_CELLS,
         (*SHORT_ARMS, MARKED, LabelArm("rollouts", "rollouts", "UCT", one_action=False)),
         SHORT_ARMS, replace(VILLAGE, name="village: rates", tests=120, test_world=78), "UCT",
-        {"questions": 3, "calls": 12, "steps": 2, "tests": 6},
+        {"questions": 3, "calls": 12, "steps": 1, "tests": 6},
     ),
 }  # fmt: skip
