@@ -31,7 +31,7 @@ from steprag.policy.open import open_policy
 from steprag.records.jsonl import write_records
 from steprag.records.training_rows import Trajectory
 from steprag.scores.metrics import normalise
-from steprag.types import Question
+from steprag.types import Completion, Question
 
 BEGUN = "atlas-agent"
 RIGHT = {"high": (0.6, 0.3, 0.05, 0.02), "low": (0.01,)}
@@ -53,9 +53,8 @@ class Lesson:
 
 
 LESSONS = (
-    Lesson("words", BEGUN, (("list", 0.0, 16), ("text", 0.0, 36)), 1e-3, 100),
-    Lesson("rivals", "words", (("text", 0.5, 40), ("text", 1.0, 60), ("text", 1.0, 60)), 1e-3, 200),
-    Lesson("reader", "rivals", (("list", 0.0, 16), *[("text", 1.0, 60)] * 3), 7e-4, 300),
+    Lesson("words", BEGUN, (("list", 0.0, 16), ("text", 0.0, 24), ("text", 0.5, 24), ("text", 1.0, 60)), 5e-4, 100),
+    Lesson("reader", "words", (("list", 0.0, 16), *[("text", 1.0, 60)] * 3), 5e-4, 300),
     Lesson("high", "reader", (("text", 1.0, 48), ("list", 0.0, 48)), 5e-4, 400, "high"),
     Lesson("low", "reader", (("text", 1.0, 48), ("list", 0.0, 48)), 5e-4, 400, "low"),
 )
@@ -134,9 +133,11 @@ async def gates(adapter: str, out: Path, count: int) -> None:
                 kind = f"later {row.action}" if row.action == "query" and row.depth > 1 else row.action
                 asked[kind] += 1
                 allowed = ("evidence",) if row.action == "evidence" else ("query", "answer")
+                wanted = TRANSCRIPT.parse(Completion(row.completion[0]["content"], "written"), allowed)
                 (said,) = (await policy.sample(row.prompt, allowed, n=1, seed=0)).completions
                 try:
-                    good = normalise(TRANSCRIPT.parse(said, allowed).text) == normalise(row.completion[0]["content"])
+                    step = TRANSCRIPT.parse(said, allowed)
+                    good = normalise(step.content) == normalise(wanted.content)
                 except StepFormatError:
                     good = False
                 right[kind] += good

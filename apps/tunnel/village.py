@@ -4,8 +4,8 @@ A person has somebody for every relation. A page tells one such fact of the pers
 the fact, what else is known of the person, and, of a share of the pages, the same relation of somebody else. In a third
 of the pages a pronoun stands in the fact for the person. `told="list"`: a page is its fact alone, as plain items.
 
-Queries are free text for a BM25 index of the pages (`build`). Evidence is a page's title and a sentence of it, copied:
-so the marks of `steprag pairs` see whose fact was kept, also behind a pronoun.
+Queries are free text for a BM25 index of the pages (`build`). Evidence is a sentence of a page, copied; behind the
+page's title where a pronoun stands for the person, so that the marks of `steprag pairs` see whose fact was kept.
 """
 
 from __future__ import annotations
@@ -207,7 +207,8 @@ class Village:
     def hop(self, person: str, relation: str) -> Hop:
         """How a fact is asked and kept."""
         page, fact = self.page(next(one for one in self.persons if one.name == person), relation)
-        return Hop(f"{person} {relation}", page.id, f"{person}: {fact}", self._facts[person, relation].name)
+        evidence = fact if person in fact else f"{person}: {fact}"
+        return Hop(f"{relation} of {person}", page.id, evidence, self._facts[person, relation].name)
 
     def right_steps(self, tree: Tree) -> list[bool]:
         """For every node by id, whether its step is right where it was taken. The root counts as right.
