@@ -61,18 +61,13 @@ VILLAGE_LABELS = {
 }
 
 
-async def way_taken(environment: Environment, question: Question, hops: Sequence[Hop]) -> Episode:
-    """The episode that takes these hops, as the environment plays it."""
-    state = environment.start(question.question)
-    for step in worked(question, hops, lambda action, place: False).steps:
-        state = await environment.apply(state, environment.parse(state, Completion(step.text, "written")))
-    return Episode(state, "answer", Usage())
-
-
 async def worked_tree(environment: Environment, question: Question, hops: Sequence[Hop]) -> SearchTree:
     """A tree that holds the question and the steps of one episode, which cost no call."""
     tree = root_only(question, environment)
-    graft(tree, tree.root, await way_taken(environment, question, hops), environment)
+    state = tree.root.state
+    for step in worked(question, hops, lambda action, place: False).steps:
+        state = await environment.apply(state, environment.parse(state, Completion(step.text, "written")))
+    graft(tree, tree.root, Episode(state, "answer", Usage()), environment)
     return tree
 
 
