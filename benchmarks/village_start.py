@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -100,14 +99,14 @@ async def rows_of(
 def taught(lesson: Lesson, out: Path) -> None:
     """Trains a lesson, or finds it trained."""
     rows, model = out / lesson.name / "rows", out / lesson.name / "model"
-    if not rows.exists():
+    if not (rows / "sft.train.jsonl").exists():
         made: list[Trajectory] = []
         hops, dense = ((2, 3, 3), 0.1) if lesson.habit else ((1, 2, 3), 0.3)
         for place, (told, rivals, episodes) in enumerate(lesson.worlds):
             world = Village(lesson.seed + place, told, rivals=rivals)
             asked = world.questions(episodes, hops)
             made += asyncio.run(rows_of(world, out / lesson.name / f"village-{place}", asked, lesson.habit, dense))
-        rows.mkdir()
+        rows.mkdir(exist_ok=True)
         write_records(rows / "sft.train.jsonl", made)
     before = lesson.after if lesson.after == BEGUN else str(out / lesson.after / "model")
     code = run(["train", str(rows), "--stage", "sft", "--adapter", before, "--out", str(model),
@@ -122,29 +121,34 @@ GATES = {"list": Village(901, "list", fresh=True), "text": Village(902, fresh=Tr
          "held-out phrasings": Village(903, fresh=True, unseen=True)}  # fmt: skip
 
 
+ALLOWED = {"evidence": ("evidence",), "query": ("query", "answer"), "answer": ("query", "answer")}
+
+
 async def gates(adapter: str, out: Path, count: int) -> None:
     """Prints how many steps are right, word for word, where what they need is shown; names are held out."""
     config = PolicyConfig(adapter=adapter, temperature=0.0, max_tokens=64)
     async with open_policy(config, TRANSCRIPT) as policy:
         for name, world in GATES.items():
-            rows = await rows_of(world, out / "gates" / name, world.questions(count, name="gate"))
-            asked, right = Counter[str](), Counter[str]()
-            for row in rows:
+            right: dict[str, list[bool]] = {}
+            for row in await rows_of(world, out / "gates" / name, world.questions(count, name="gate")):
+                said = (await policy.sample(row.prompt, ALLOWED[row.action], n=1, seed=0)).completions[0]
                 kind = f"later {row.action}" if row.action == "query" and row.depth > 1 else row.action
-                asked[kind] += 1
-                allowed = ("evidence",) if row.action == "evidence" else ("query", "answer")
-                wanted = TRANSCRIPT.parse(Completion(row.completion[0]["content"], "written"), allowed)
-                (said,) = (await policy.sample(row.prompt, allowed, n=1, seed=0)).completions
-                try:
-                    step = TRANSCRIPT.parse(said, allowed)
-                    good = normalise(step.content) == normalise(wanted.content)
-                except StepFormatError:
-                    good = False
-                right[kind] += good
-            shares = ", ".join(
-                f"{kind} {right[kind]} of {asked[kind]} ({right[kind] / asked[kind]:.0%})" for kind in asked
-            )
-            say(f"village: {name}: {shares}")
+                right.setdefault(kind, []).append(is_right(said, row))
+            shares = [
+                f"{kind} {sum(each)} of {len(each)} ({sum(each) / len(each):.0%})" for kind, each in right.items()
+            ]
+            say(f"village: {name}: {', '.join(shares)}")
+
+
+def is_right(said: Completion, row: Trajectory) -> bool:
+    """Whether a completion is the row's step, whatever thought stands before it."""
+    allowed = ALLOWED[row.action]
+    wanted = TRANSCRIPT.parse(Completion(row.completion[0]["content"], "written"), allowed)
+    try:
+        step = TRANSCRIPT.parse(said, allowed)
+    except StepFormatError:
+        return False
+    return (step.action, normalise(step.content)) == (wanted.action, normalise(wanted.content))
 
 
 def main() -> None:
