@@ -53,7 +53,7 @@ class Lesson:
 
 LESSONS = (
     Lesson("words", BEGUN, (("list", 0.0, 16), ("text", 0.0, 24), ("text", 0.5, 24), ("text", 1.0, 60)), 5e-4, 100),
-    Lesson("reader", "words", (("list", 0.0, 16), *[("text", 1.0, 60)] * 3), 5e-4, 300),
+    Lesson("reader", "words", (("list", 0.0, 8), *[("text", 1.0, 36)] * 2), 5e-4, 300),
     Lesson("high", "reader", (("text", 1.0, 48), ("list", 0.0, 48)), 5e-4, 400, "high"),
     Lesson("low", "reader", (("text", 1.0, 48), ("list", 0.0, 48)), 5e-4, 400, "low"),
 )
@@ -101,7 +101,7 @@ def taught(lesson: Lesson, out: Path) -> None:
     rows, model = out / lesson.name / "rows", out / lesson.name / "model"
     if not (rows / "sft.train.jsonl").exists():
         made: list[Trajectory] = []
-        hops, dense = ((2, 3, 3), 0.1) if lesson.habit else ((1, 2, 3), 0.3)
+        hops, dense = ((2, 3, 3), 0.1) if lesson.habit else ((1, 2, 3), 0.5)
         for place, (told, rivals, episodes) in enumerate(lesson.worlds):
             world = Village(lesson.seed + place, told, rivals=rivals)
             asked = world.questions(episodes, hops)

@@ -18,7 +18,7 @@ from apps.commands import run
 from apps.tunnel.arms import MARKED, OUTCOMES, LabelArm, VillageCell
 from apps.tunnel.grow import Forest, Search, gathered, graft, searcher_of
 from apps.tunnel.labels import Label
-from apps.tunnel.unit import Seed, counted, ends, made_pairs, narrowed
+from apps.tunnel.unit import Seed, counted, ends, made_of, made_pairs, narrowed
 from apps.tunnel.village import HOPS, Hop, Village, environment_over, worked
 from data_generation.expand import Searcher
 from data_generation.growth import SearchTree, root_only
@@ -36,7 +36,7 @@ from steprag.config.sections import PolicyConfig
 from steprag.console.progress import say
 from steprag.errors import TrainingError
 from steprag.policy.open import open_policy
-from steprag.records.jsonl import read_records, write_records
+from steprag.records.jsonl import line_hash, read_records, write_records
 from steprag.records.training_rows import Pair
 from steprag.tree import Tree
 from steprag.types import Completion, Episode, Question, Usage
@@ -88,7 +88,8 @@ class VillageSeed(Seed):
     def __init__(
         self, cell: VillageCell, seed: int, labels: Mapping[str, Label], searches: Mapping[str, Search], work: Path
     ) -> None:
-        self._cell, self._seed, self._searches, self._work = cell, seed, searches, work
+        self._cell, self._seed, self._searches = cell, seed, searches
+        self._work = work / line_hash(repr(cell))[:12]  # another start or size does not find these trees
         self._labels = {**labels, **VILLAGE_LABELS}
         self._adapter = cell.start
         self._place = Village(5000 + seed, cell.told)
@@ -145,13 +146,13 @@ class VillageSeed(Seed):
 
     def _taught(self, arm: LabelArm, pairs: Sequence[Pair]) -> str:
         """The adapter that DPO makes of the start by these pairs. Raises TrainingError."""
-        folder = self._work / arm.name.lower().replace(" ", "-").replace(",", "")
+        folder = self._work / made_of(self._cell, arm)[:12]
         folder.mkdir(parents=True, exist_ok=True)
         write_records(folder / "pairs.train.jsonl", pairs)
         code = run(["train", str(folder), "--stage", "dpo", "--adapter", self._adapter, "--out", str(folder / "model"),
                     "--max_steps", str(self._cell.steps), "--batch_size", "16", "--learning_rate", str(arm.rate),
                     "--warmup", "10", "--scheduler", "linear", "--dpo.sft_weight", "1", "--held_out", "0",
-                    "--collapse", "false", "--threads", "1", "--overwrite"])  # fmt: skip
+                    "--collapse", "false", "--threads", "1"])  # fmt: skip
         if code:
             raise TrainingError(f"{folder}: training ended with exit code {code}")
         return str(folder / "model")

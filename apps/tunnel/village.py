@@ -4,8 +4,8 @@ A person has somebody for every relation. A page tells one such fact of the pers
 the fact, what else is known of the person, and, of a share of the pages, the same relation of somebody else. In a third
 of the pages a pronoun stands in the fact for the person. `told="list"`: a page is its fact alone, as plain items.
 
-Queries are free text for a BM25 index of the pages (`build`). Evidence is a sentence of a page, copied; behind the
-page's title where a pronoun stands for the person, so that the marks of `steprag pairs` see whose fact was kept.
+Queries are free text for a BM25 index of the pages (`build`). Evidence is a sentence of a page, copied behind the
+page's title, so that the marks of `steprag pairs` see whose fact was kept: they read no pronoun and no "Ada Norkin's".
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Village:
     def hop(self, person: str, relation: str) -> Hop:
         """How a fact is asked and kept."""
         page, fact = self.page(next(one for one in self.persons if one.name == person), relation)
-        evidence = fact if person in fact else f"{person}: {fact}"
+        evidence = fact if self.told == "list" else f"{person}: {fact}"
         return Hop(f"{relation} of {person}", page.id, evidence, self._facts[person, relation].name)
 
     def right_steps(self, tree: Tree) -> list[bool]:
@@ -234,16 +234,16 @@ def worked(question: Question, hops: Iterable[Hop], learns: Callable[[str, int],
     steps: list[WorkedStep] = []
     person = ""
     for place, hop in enumerate(hops):
-        steps += [_written("query", hop.query, learns("query", place)),
+        steps += [_written("query", hop.query, learns("query", place), thought=f"I need the {hop.query}. "),
                   _written("evidence", hop.evidence, learns("evidence", place), hop.page)]  # fmt: skip
         person = hop.person
     steps.append(_written("answer", person, learns("answer", len(steps) // 2)))
     return WorkedEpisode(question.id, question.question, question.golden_answers, tuple(steps), question.metadata)
 
 
-def _written(action: str, content: str, learn: bool, *gold: str) -> WorkedStep:
+def _written(action: str, content: str, learn: bool, *gold: str, thought: str = "") -> WorkedStep:
     known = TRANSCRIPT.action(action)
-    return WorkedStep(action, known.head + known.tail(content), gold, learn)
+    return WorkedStep(action, thought + known.head + known.tail(content), gold, learn)
 
 
 def parts_of(question: str) -> tuple[str, list[str]]:
