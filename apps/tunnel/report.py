@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from apps.tunnel.arms import MAIN, POOLED, RATES, WORLDS
+from apps.tunnel.arms import CELLS, MAIN, POOLED, RATES, WORLDS
 from apps.tunnel.statistics import PairedDifference, holm, of_seeds, trend
 from inference.scoring.tables import markdown
 from steprag.console.plots import can_draw, new_figure, save_png
@@ -22,7 +22,6 @@ UNMARKED = ("chained match", POOLED, "judge: a stronger policy", "gain, guarded"
 CURVES = ("rollouts", POOLED, "judge: a stronger policy", TURNED, FACTS, "oracle")
 BY_HOPS = ("1 or 2 hops", MAIN.name, "4 to 6 hops")
 """Cells by the length of what is trained on."""
-JUDGED = tuple(cell.name for cell in WORLDS["facts"].cells)
 QUICK = "These sizes show that the tunnel runs. They judge no goal."
 CELL_NAMES = tuple(cell.name for world in WORLDS.values() for cell in world.cells)
 RATES_NAMES = tuple(world.rates_cell.name for world in WORLDS.values())
@@ -189,7 +188,7 @@ def write(out: Path, command: str) -> Path:
     main = cells.get(MAIN.name, next(iter(cells.values())))
     picture = "![Points over outcomes by hops of the test question](hops.png)"
     judged = len(main.hops) >= MAIN.tests  # fewer questions of --quick judge nothing
-    goals = _goals(cells) if judged else [QUICK, ""] if main.name in JUDGED else []
+    goals = _goals(cells) if judged else [QUICK, ""] if main.name in [cell.name for cell in CELLS] else []
     lines = ["# The wind tunnel", "", f"    {command}", "", *goals]
     lines += [picture, ""] * draw(main, out / "hops.png")
     for name, cell in cells.items():

@@ -43,8 +43,7 @@ from steprag.types import Completion, Episode, Question, Usage
 
 AT_ONCE = 4
 """Questions that are searched or answered side by side: the slots of the server."""
-LONGEST_STEP = 64
-"""Tokens."""
+LONGEST_STEP = 64  # tokens
 
 
 def product_label(**keys: Any) -> Label:

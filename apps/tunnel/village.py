@@ -35,8 +35,7 @@ NAMES = tuple(RELATIONS)
 PERSONS, STRANGERS = 64, 24
 """Whom pages are about, and whom they only mention."""
 HOPS = (1, 2, 3)
-SHOWN = 2
-"""Passages a search."""
+SHOWN = 2  # passages a search
 DEPTH = 11
 """Steps an episode: five searches with their evidence, and the answer."""
 PRONOUNS = 1 / 3
@@ -48,8 +47,7 @@ _FRESH = ("Alice Tina Vera Wendy", "Daniel Otto Robin Walter")
 _HEADS = "Bar Bren Cal Cor Dar Del Fen Gal Har Hol Kel Lam Mar Mor Nor Pel Ran Sel Tar Tol Ul Var Wen Yar"
 _TAILS = "bek dane fold gard hurst kin lock mond nick pool rish stow tham vane wick zell"
 _SURNAMES = tuple(map("".join, product(_HEADS.split(), _TAILS.split())))
-HELD = 4
-"""Every fourth surname is held out."""
+HELD = 4  # every fourth surname is held out
 PHRASINGS = (
     "{Whose} {r} is {o}.", "{o} is {whose} {r}.", "{Who} has {o} as {own} {r}.", "{Who} calls {o} {own} {r}.",
     "{o} has been {whose} {r} for years.", "Everybody knows that {whose} {r} is {o}.",
@@ -142,9 +140,9 @@ class Village:
         hidden, own = rng.random() < PRONOUNS, rng.sample(FILLERS, rng.choice((1, 2)))
         fact = self._told(person, relation, told, rng, named=not hidden)
         first = own.pop().format(**person.words(named=True))
-        rest = [fact, *(filler.format(**person.words(named=False)) for filler in own)]
-        rng.shuffle(rest)
-        block = [first, *rest] if hidden or rng.random() < 0.5 else [fact, first, *(one for one in rest if one != fact)]
+        block = [fact, first, *(filler.format(**person.words(named=False)) for filler in own)]
+        lead = first if hidden or rng.random() < 0.5 else fact  # it names the person
+        block.sort(key=lambda sentence: (sentence != lead, rng.random()))
         others = [self._aside(relation, rng) for _ in range(rng.choice((1, 2)))]
         cut = rng.randint(0, len(others))
         return Passage(name, person.name, " ".join([*others[:cut], *block, *others[cut:]])), fact
