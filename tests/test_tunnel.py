@@ -349,8 +349,8 @@ def test_rates_are_chosen_by_validation(
     from apps.tunnel import arms
 
     small = replace(arms.MAIN, questions=6, calls=16, steps=4, tests=12)
-    monkeypatch.setattr(arms, "RATES_CELL", replace(small, name="rates", test_world=78))
-    monkeypatch.setattr(arms, "CELLS", (small,))
+    world = replace(arms.WORLDS["facts"], cells=(small,), rates_cell=replace(small, name="rates", test_world=78))
+    monkeypatch.setitem(arms.WORLDS, "facts", world)
     argv = ["tunnel", "--rates", "--seeds", "1", "--jobs", "1", "--out", str(tmp_path), "--arms", "outcomes"]
     assert main(argv) == 0
     rate = json.loads((tmp_path / "rates.json").read_text())["outcomes"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from apps.tunnel.world import HOPS
@@ -114,3 +114,56 @@ CELLS = (
 RATES_CELL = Cell("rates", tests=240, test_world=78)
 """Where learning rates are chosen: the main cell, with seeds and questions of its own."""
 RATES_SEEDS = (100, 101)
+
+
+@dataclass(frozen=True)
+class VillageCell(Cell):
+    """A cell of the village. `level`: how often the start asks a right later query; `told`: as `Village.told`;
+    `worked`: trees hold a worked way and restart from its states; `start`: the adapter; `weights`: its hash.
+    """
+
+    told: str = "text"
+    worked: bool = False
+    start: str = field(default="", repr=False)
+    weights: str = ""
+
+
+VILLAGE = VillageCell("village: list, high support", level="high", hops=(2, 3, 3), tests=400, told="list")
+LIST_CELLS = (VILLAGE, replace(VILLAGE, name="village: list, low support", level="low"))
+TEXT_CELLS = tuple(replace(cell, name=cell.name.replace("list", "text"), told="text") for cell in LIST_CELLS)
+CURE = replace(TEXT_CELLS[1], name="village: text, low support, worked", worked=True)
+MARKED = LabelArm("marked facts", "marked facts", "UCT")
+SHORT_ARMS = (
+    LabelArm("start", method="none"),
+    LabelArm("outcomes", "outcomes", "UCT", one_action=False),
+    LabelArm("chained match", "chained match", "UCT"),
+    LabelArm("marked facts, as many pairs", "marked facts", "UCT", keep="many"),
+)
+"""What every cell of the village runs."""
+
+
+@dataclass(frozen=True)
+class TunnelWorld:
+    """What `--world` names. Cells beside the `whole` ones run the `needed` arms alone where `--arms` says all. `how`:
+    the search that grows trees for a reward of one's own; `quick`: sizes of `--quick`.
+    """
+
+    cells: tuple[Cell, ...]
+    whole: tuple[Cell, ...]
+    arms: tuple[LabelArm, ...]
+    needed: tuple[LabelArm, ...]
+    rates_cell: Cell
+    how: str
+    quick: dict[str, int]
+
+
+WORLDS = {
+    "facts": TunnelWorld(CELLS, (MAIN,), ARMS, GOAL_ARMS, RATES_CELL, "flat",
+                         {"questions": 12, "calls": 24, "steps": 4, "tests": 60}),
+    "village": TunnelWorld(
+        (*LIST_CELLS, *TEXT_CELLS, CURE), LIST_CELLS,
+        (*SHORT_ARMS, MARKED, LabelArm("rollouts", "rollouts", "UCT", one_action=False)),
+        SHORT_ARMS, replace(VILLAGE, name="village: rates", tests=120, test_world=78), "UCT",
+        {"questions": 3, "calls": 12, "steps": 1, "tests": 6},
+    ),
+}  # fmt: skip

@@ -25,6 +25,7 @@ from data_generation.search import grow
 from steprag.agent.environment import Environment
 from steprag.agent.profiles import load_profile
 from steprag.agent.rollout import episode_of, rollout
+from steprag.policy.protocols import Policy
 from steprag.scores.gold import holds_golden
 from steprag.scores.metrics import f1
 from steprag.tree import Node, Tree
@@ -39,16 +40,17 @@ LIKELY = 10
 """Calls that an episode is thought to take: where less than half of them are left, none is begun."""
 
 
-def together(some: Iterable[Awaitable[T]], at_once: int | None = None) -> list[T]:
+async def gathered(some: Iterable[Awaitable[T]], at_once: int | None = None) -> list[T]:
     """What all of them give, awaited side by side, or so many at once."""
+    left, told = iter(some), list[T]()
+    while wave := list(islice(left, at_once)):
+        told += await asyncio.gather(*wave)
+    return told
 
-    async def every() -> list[T]:
-        left, told = iter(some), list[T]()
-        while wave := list(islice(left, at_once)):
-            told += await asyncio.gather(*wave)
-        return told
 
-    return asyncio.run(every())
+def together(some: Iterable[Awaitable[T]], at_once: int | None = None) -> list[T]:
+    """`gathered`, outside of a loop."""
+    return asyncio.run(gathered(some, at_once))
 
 
 def environment_of(world: FactWorld) -> Environment:
@@ -85,11 +87,11 @@ async def _episodes(tree: SearchTree, searcher: Searcher, choice: Callable[[rand
             *(episode_of(rollout(searcher.environment, searcher.policy, at.state, seed=seed)) for at, seed in places)
         )
         for (at, _), episode in zip(places, episodes, strict=True):
-            _graft(tree, at, episode, searcher.environment)
+            graft(tree, at, episode, searcher.environment)
     return finished(tree, "limit")
 
 
-def _graft(tree: SearchTree, at: SearchNode, episode: Episode, environment: Environment) -> None:
+def graft(tree: SearchTree, at: SearchNode, episode: Episode, environment: Environment) -> None:
     """Adds what an episode from node `at` made; equal steps of one parent are one node."""
     tree.usage += episode.usage
     golden, state = tree.question.golden_answers, episode.state
@@ -119,7 +121,7 @@ def _child(tree: SearchTree, at: SearchNode, record: Node, state: State, environ
     for child in at.children:
         if record.action and (child.record.action, child.record.content) == (record.action, record.content):
             return child
-    node = SearchNode(record, state, at)
+    node = SearchNode(record, state, at, full=record.terminal, closed=record.terminal)
     at.children.append(node)
     tree.number(node)
     return node
@@ -128,16 +130,21 @@ def _child(tree: SearchTree, at: SearchNode, record: Node, state: State, environ
 SEARCHES: dict[str, Search] = {"flat": flat, "branching": branching, "UCT": grow}
 
 
+def searcher_of(environment: Environment, policy: Policy, calls: int, seed: int) -> Searcher:
+    """What a search of so many calls a tree works with."""
+    keys = {"rollouts": 1000, "extra": 0, "children": 3, "siblings": 1, "wave": 1, "contrast": None, "hopeless": None}
+    config = GenerateConfig.model_validate(
+        {"search": keys, "tree": {"calls": calls}, "seed": seed, "episode": {"depth": environment.depth}}
+    )
+    return make_searcher(environment, policy, None, config)
+
+
 def grown(
     world: FactWorld, weights: Weights, questions: Sequence[Question], calls: int, seed: int, search: Search
 ) -> list[Tree]:
     """A tree a question, grown side by side with `calls` policy calls each."""
-    keys = {"rollouts": 1000, "extra": 0, "children": 3, "siblings": 1, "wave": 1, "contrast": None, "hopeless": None}
-    config = GenerateConfig.model_validate(
-        {"search": keys, "tree": {"calls": calls}, "seed": seed, "episode": {"depth": DEPTH}}
-    )
     environment = environment_of(world)
-    searcher = make_searcher(environment, BatchedPolicy(weights), None, config)
+    searcher = searcher_of(environment, BatchedPolicy(weights), calls, seed)
     return together(search(root_only(question, environment), searcher) for question in questions)
 
 

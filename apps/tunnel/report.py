@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from apps.tunnel.arms import CELLS, MAIN, POOLED, RATES, RATES_CELL
+from apps.tunnel.arms import CELLS, MAIN, POOLED, RATES, WORLDS
 from apps.tunnel.statistics import PairedDifference, holm, of_seeds, trend
-from apps.tunnel.world import HOPS
 from inference.scoring.tables import markdown
 from steprag.console.plots import can_draw, new_figure, save_png
 from steprag.errors import ConfigError, counted
@@ -24,7 +23,8 @@ CURVES = ("rollouts", POOLED, "judge: a stronger policy", TURNED, FACTS, "oracle
 BY_HOPS = ("1 or 2 hops", MAIN.name, "4 to 6 hops")
 """Cells by the length of what is trained on."""
 QUICK = "These sizes show that the tunnel runs. They judge no goal."
-EACH_HOP = tuple(f"hops: {hops}" for hops in HOPS)
+CELL_NAMES = tuple(cell.name for world in WORLDS.values() for cell in world.cells)
+RATES_NAMES = tuple(world.rates_cell.name for world in WORLDS.values())
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,11 @@ class CellResults:
     name: str
     told: dict[str, dict[int, dict[str, Any]]]
     hops: np.ndarray
+
+    @property
+    def lengths(self) -> list[int]:
+        """The hops of its test questions, each once."""
+        return np.unique(self.hops).tolist()
 
     def right(self, arm: str, seeds: Iterable[int] | None = None) -> np.ndarray:
         """In points, 0 or 100, by seed and question; `seeds`: all that the arm has where none are given."""
@@ -123,21 +128,22 @@ def _cell(cell: CellResults) -> list[str]:
     reached, made = [], []
     for arm, right in sorted(((arm, cell.right(arm)) for arm in cell.told), key=lambda one: -one[1].mean()):
         over = cell.over(arm).shown if BASE in cell.told and arm != BASE else ("", "")
-        by_hop = [f"{right[:, cell.hops == hops].mean():.0f}" for hops in HOPS]
+        by_hop = [f"{right[:, cell.hops == hops].mean():.0f}" for hops in cell.lengths]
         each = " ".join(f"{one:.0f}" for one in right.mean(1))
         reached.append([arm, f"{right.mean():.1f}", each, *over, *by_hop])
         told = list(cell.told[arm].values())
-        made += [_pairs(arm, told)] if "calls" in told[0] else []
+        made += [_pairs(arm, told, cell.lengths)] if "calls" in told[0] else []
+    each_hop = [f"hops: {hops}" for hops in cell.lengths]
     return [f"## {cell.name}", "", f"{counted(seeds, 'seed')}, {len(cell.hops)} test questions. EM in %. Intervals: "
             "95 %, t over seeds; bootstrap over seeds and questions.", "",
-            markdown(["arm", "EM", "each seed", "over outcomes", "bootstrap", *EACH_HOP], reached),
+            markdown(["arm", "EM", "each seed", "over outcomes", "bootstrap", *each_hop], reached),
             "Pairs a seed: right / wrong / undecided, as the world knows.", "",
-            markdown(["arm", "rate", "calls", "all", "of unsolved trees", *EACH_HOP], made)]  # fmt: skip
+            markdown(["arm", "rate", "calls", "all", "of unsolved trees", *each_hop], made)]  # fmt: skip
 
 
-def _pairs(arm: str, told: Sequence[Mapping[str, Any]]) -> list[str]:
+def _pairs(arm: str, told: Sequence[Mapping[str, Any]], lengths: Sequence[int]) -> list[str]:
     """The row of an arm's pairs, of what its seeds told."""
-    groups = ("all", "unsolved", *map(str, HOPS))
+    groups = ("all", "unsolved", *map(str, lengths))
     counts = [[one["pairs"].get(group, (0, 0, 0)) for one in told if "pairs" in one] for group in groups]
     shown = [" / ".join(f"{mean:.0f}" for mean in np.mean(each, axis=0)) if each else "" for each in counts]
     return [arm, f"{told[0]['rate']:g}", f"{np.mean([one['calls'] for one in told]):.0f}", *shown]
@@ -161,9 +167,9 @@ def draw(cell: CellResults, path: Path) -> bool:
     figure = new_figure(8, 4.5)
     axes = figure.subplots()
     for number, name in enumerate(names):
-        found = [cell.over(name, hops) for hops in HOPS]
+        found = [cell.over(name, hops) for hops in cell.lengths]
         half = np.nan_to_num([one.high - one.mean for one in found])
-        places = np.array(HOPS) + 0.06 * (number - (len(names) - 1) / 2)
+        places = np.array(cell.lengths) + 0.06 * (number - (len(names) - 1) / 2)
         axes.errorbar(places, [one.mean for one in found], half, marker="o", capsize=3, label=name)
     axes.axhline(0, color="grey", linewidth=0.8)
     axes.set_xlabel("hops of the test question")
@@ -176,16 +182,17 @@ def draw(cell: CellResults, path: Path) -> bool:
 def write(out: Path, command: str) -> Path:
     """Reads the cells of a run folder and writes its page, also of a run that is not done."""
     found = {cell.name: cell for folder in out.iterdir() if folder.is_dir() and (cell := read_cell(folder))}
-    cells = {name: found[name] for name in [*(cell.name for cell in CELLS), RATES_CELL.name] if name in found}
+    cells = {name: found[name] for name in [*CELL_NAMES, *RATES_NAMES] if name in found}
     if not cells:
         raise ConfigError(f"{out} holds no results; run steprag tunnel without --jobs 0 first")
     main = cells.get(MAIN.name, next(iter(cells.values())))
     picture = "![Points over outcomes by hops of the test question](hops.png)"
     judged = len(main.hops) >= MAIN.tests  # fewer questions of --quick judge nothing
-    lines = ["# The wind tunnel", "", f"    {command}", "", *(_goals(cells) if judged else [QUICK, ""])]
+    goals = _goals(cells) if judged else [QUICK, ""] if main.name in [cell.name for cell in CELLS] else []
+    lines = ["# The wind tunnel", "", f"    {command}", "", *goals]
     lines += [picture, ""] * draw(main, out / "hops.png")
     for name, cell in cells.items():
-        lines += _rates(cell) if name == RATES_CELL.name else _cell(cell)
+        lines += _rates(cell) if name in RATES_NAMES else _cell(cell)
     with written_whole(out / "report.md") as stream:
         stream.write("\n".join(lines) + "\n")
     return out / "report.md"

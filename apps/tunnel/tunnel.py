@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from apps.tunnel import arms as known
-from apps.tunnel.arms import Cell, LabelArm
+from apps.tunnel.arms import WORLDS, Cell, LabelArm, TunnelWorld, VillageCell
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say, say_next
+from steprag.engines.models import adapter_hash
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, counted, quoted
 from steprag.extras import function_at
@@ -46,12 +47,15 @@ def main(argv: list[str]) -> int:
     given = _arguments(argv)
     from apps.tunnel.report import write
 
-    cells, arms = _chosen(known.CELLS, given.cells, "cell"), _chosen(known.ARMS, given.arms, "arm")
+    world = WORLDS[given.world]
+    cells = _chosen(world.cells, given.cells or [world.cells[0].name], "cell")
+    arms = _chosen(world.arms, given.arms, "arm")
     out, command = Path(given.out), f"steprag tunnel {shlex.join(argv)}"
     _ = _by_name(given)  # named wrongly, a reward or search is refused before any work
     if given.jobs:
-        arms = _with_rates([*arms, *_own_arms(given)], given)
-        units = list(_units(cells, arms, given))
+        *cells, rates_cell = (_begun(cell, given) for cell in (*cells, world.rates_cell))
+        arms = _with_rates([*arms, *_own_arms(given)], rates_cell, given)
+        units = list(_units(cells, arms, world, given))
         work = f"{counted(len(units), 'unit')}, {counted(len(arms), 'arm')}, {counted(len(cells), 'cell')}"
         say(f"tunnel: {work}, {given.jobs} side by side; in {out}")
         written = time.monotonic()
@@ -66,11 +70,15 @@ def main(argv: list[str]) -> int:
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="steprag tunnel", description="Step labels compared over seeds, in minutes.")
-    cells, arms = ("; ".join(each.name for each in some) for some in (known.CELLS, known.ARMS))
-    arms = arms.replace("%", "%%")
+    some = [[each.name for world in WORLDS.values() for each in kind(world)]
+            for kind in (lambda world: world.cells, lambda world: world.arms)]  # fmt: skip
+    cells, arms = ("; ".join(dict.fromkeys(names)).replace("%", "%%") for names in some)
     parser.add_argument("--out", default="runs/tunnel", metavar="DIR", help="run folder [runs/tunnel]")
-    parser.add_argument("--cells", nargs="+", default=[known.MAIN.name], metavar="CELL",
-                        help=f"of: {cells}; or all [{known.MAIN.name}]")  # fmt: skip
+    parser.add_argument("--world", choices=WORLDS, default="facts", help="facts: passages of four words, a policy of "
+                        "190,000 weights; village: pages to be read, the embedded model, hours [facts]")  # fmt: skip
+    parser.add_argument("--starts", default="runs/village-start", metavar="DIR", help="of the village: folder of "
+                        "benchmarks/village_start.py [runs/village-start]")  # fmt: skip
+    parser.add_argument("--cells", nargs="+", metavar="CELL", help=f"of: {cells}; or all [the first of its world]")
     parser.add_argument("--arms", nargs="+", default=["outcomes", "rollouts", "marked facts"], metavar="ARM",
                         help=f"of: {arms}; or all, where in cells after the first only those run that the goals need "
                         "[outcomes, rollouts, marked facts]")  # fmt: skip
@@ -103,24 +111,37 @@ def _chosen(some: Sequence[Any], names: list[str], what: str) -> list[Any]:
 
 
 def _own_arms(given: argparse.Namespace) -> list[LabelArm]:
-    """The own reward on flat trees; on those of an own search outcomes, marked facts and the own reward."""
-    rewarded = [LabelArm("own reward", OWN)] if given.reward else []
+    """The own reward on the world's trees; on those of an own search outcomes, marked facts and the own reward."""
+    rewarded = [LabelArm("own reward", OWN, WORLDS[given.world].how)] if given.reward else []
     if not given.search:
         return rewarded
     searched = [known.OUTCOMES, LabelArm("marked facts", "marked facts"), *rewarded]
     return [*rewarded, *(replace(arm, name=f"{arm.name}, own search", how=OWN) for arm in searched)]
 
 
-def _units(cells: Sequence[Cell], arms: Sequence[LabelArm], given: argparse.Namespace) -> Iterator[Unit]:
+def _begun(cell: Cell, given: argparse.Namespace) -> Cell:
+    """The cell, one of the village with its start in place. Raises ConfigError where that is not there."""
+    if not isinstance(cell, VillageCell):
+        return cell
+    start = Path(given.starts, cell.level, "model")
+    if not (start / "adapter_config.json").is_file():
+        raise ConfigError(f"no start of the village in {start}; make it: python -m benchmarks.village_start "
+                          f"{given.starts}")  # fmt: skip
+    return replace(cell, start=str(start), weights=(adapter_hash(start) or "")[:16])
+
+
+def _units(
+    cells: Sequence[Cell], arms: Sequence[LabelArm], world: TunnelWorld, given: argparse.Namespace
+) -> Iterator[Unit]:
     """What remains to be done, most important first: cell by cell, those arms first that the goals need."""
-    needed = {arm.name for arm in known.GOAL_ARMS}
+    needed, wide = {arm.name for arm in world.needed}, {cell.name for cell in world.whole}
     for cell in cells:
-        whole = given.arms != ["all"] or cell == known.MAIN
+        whole = given.arms != ["all"] or cell.name in wide
         taken = [arm for arm in arms if whole or arm.name in needed or OWN in (arm.label, arm.how)]
         if cell.level != "middle" and any(arm.method == "grpo" for arm in taken):
             raise ConfigError(f"cell {quoted(cell.name)}: GRPO's arms have one start, of level middle; leave them out")
         if given.quick:
-            cell = replace(cell, questions=12, calls=24, steps=4, tests=60)
+            cell = replace(cell, **world.quick)
         yield from _split(cell, range(1, given.seeds + 1), taken)
 
 
@@ -152,11 +173,17 @@ def run_unit(unit: Unit, given: argparse.Namespace) -> None:
     """Runs in any process, on one core."""
     import torch
 
-    from apps.tunnel.unit import Seed
+    from apps.tunnel.unit import Seed, work_of
 
     torch.set_num_threads(1)
     cell, seed, arms = unit
-    Seed(cell, seed, *_by_name(given)).run(arms, Path(given.out))
+    out, named = Path(given.out), _by_name(given)
+    if isinstance(cell, VillageCell):
+        from apps.tunnel.served import VillageSeed
+
+        VillageSeed(cell, seed, *named, work_of(out, cell, seed)).run(arms, out)
+        return
+    Seed(cell, seed, *named).run(arms, out)
 
 
 def _by_name(given: argparse.Namespace) -> tuple[dict[str, Label], dict[str, Search]]:
@@ -169,12 +196,12 @@ def _by_name(given: argparse.Namespace) -> tuple[dict[str, Label], dict[str, Sea
     return LABELS | label, SEARCHES | search
 
 
-def _with_rates(arms: list[LabelArm], given: argparse.Namespace) -> list[LabelArm]:
+def _with_rates(arms: list[LabelArm], cell: Cell, given: argparse.Namespace) -> list[LabelArm]:
     """The arms with the learning rate that is best on validation questions, over seeds of their own."""
     from apps.tunnel.unit import file_of
 
-    out, cell, seeds = Path(given.out), known.RATES_CELL, known.RATES_SEEDS
-    told: dict[str, float] = {} if given.rates else read_json(SHIPPED)
+    out, seeds = Path(given.out), known.RATES_SEEDS
+    told: dict[str, float] = {} if given.rates or given.world != "facts" else read_json(SHIPPED)
     todo = [arm for arm in arms if arm.name not in told and arm.method != "none" and not given.quick]
     tried = {arm: [replace(arm, name=f"{arm.name} at {rate:g}", rate=rate) for rate in known.RATES] for arm in todo}
     say(f"tunnel: learning rates of {counted(len(todo), 'arm')} are chosen")

@@ -17,7 +17,7 @@ from apps.tunnel.grow import Forest, Search, answers, environment_of, grown
 from apps.tunnel.labels import LABELS, Label
 from apps.tunnel.model import Weights, encode, prompt_ids, start_of
 from apps.tunnel.train import LearntPair, LearntRow, Schedule, dpo, sft
-from apps.tunnel.world import HOPS, FactWorld, right_steps
+from apps.tunnel.world import HOPS, FactWorld
 from preference.config import PairsConfig
 from preference.pairs import build_pairs
 from steprag.agent.facts import solved
@@ -34,8 +34,16 @@ ToldPair = tuple[Pair, int]
 
 def file_of(out: Path, cell: Cell, seed: int, arm: LabelArm) -> Path:
     """Where an arm's result stands."""
-    cell_name, arm_name = (re.sub("[^a-z0-9]+", "-", name.lower()) for name in (cell.name, arm.name))
-    return out / cell_name / str(seed) / f"{arm_name}.json"
+    return work_of(out, cell, seed).parent / f"{_as_name(arm.name)}.json"
+
+
+def work_of(out: Path, cell: Cell, seed: int) -> Path:
+    """Where a seed keeps what it was made of, if it keeps it."""
+    return out / _as_name(cell.name) / str(seed) / "work"
+
+
+def _as_name(name: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", name.lower())
 
 
 def made_of(cell: Cell, arm: LabelArm) -> str:
@@ -54,20 +62,23 @@ def made_pairs(arm: LabelArm, label: Label, forest: Forest) -> list[ToldPair]:
     config = PairsConfig(cross_action=not arm.one_action, margin=arm.margin, errors=arm.errors)
     made: list[ToldPair] = []
     for tree, values in zip(forest.trees, label(forest), strict=True):
-        right = right_steps(forest.world, tree)
+        right = forest.world.right_steps(tree)
         made += [(pair, right[pair.chosen_node or 0] - right[pair.rejected_node or 0])
                  for pair in build_pairs(tree, line_hash(tree.question.id), values, config)]  # fmt: skip
     return made
 
 
-def narrowed(arm: LabelArm, made: Sequence[ToldPair], forest: Forest, rng: np.random.Generator) -> list[ToldPair]:
-    """The pairs that the arm keeps, some of them turned round."""
+def narrowed(
+    arm: LabelArm, made: Sequence[ToldPair], forest: Forest, rng: np.random.Generator,
+    outcomes: Label = LABELS["outcomes"],
+) -> list[ToldPair]:  # fmt: skip
+    """The pairs that the arm keeps, some of them turned round. `outcomes`: the label whose pairs are counted."""
     kept = list(made)
     if arm.keep == "mixed":
         mixed = {tree.question.id for tree in forest.trees if ends(tree, True) and ends(tree, False)}
         kept = [(pair, told) for pair, told in made if pair.question_id in mixed]
     if arm.keep == "many":
-        many = len(made_pairs(OUTCOMES, LABELS["outcomes"], forest))
+        many = len(made_pairs(OUTCOMES, outcomes, forest))
         kept = [made[i] for i in sorted(rng.permutation(len(made))[:many].tolist())]
     turned = rng.random(len(kept)) < arm.turned
     return [
@@ -136,10 +147,7 @@ class Seed:
         """Trains and tests the arms that have no result yet."""
         for arm in missing(out, self._cell, self._seed, arms):
             started = time.process_time()
-            online = arm.method == "grpo"
-            weights, facts = grpo.trained(arm, self._world, self._asked, self._seed) if online else self._learnt(arm)
-            played = grpo.environment_with_ends(self._test) if online else environment_of(self._test)
-            said = answers(played, weights, self._tests)
+            said, facts = self._said(arm)
             right = [exact_match(one, asked.golden_answers) for one, asked in zip(said, self._tests, strict=True)]
             seconds = round(time.process_time() - started, 2)
             told = {"cell": self._cell.name, "arm": arm.name, "rate": arm.rate, "made_of": made_of(self._cell, arm),
@@ -150,6 +158,14 @@ class Seed:
             write_json(file, told)
             em = 100 * sum(right) / len(right)
             say(f"tunnel: {self._cell.name}, seed {self._seed}: {arm.name} {em:.1f}, {seconds:.0f} s")
+
+    def _said(self, arm: LabelArm) -> tuple[list[str | None], dict[str, Any]]:
+        """What the arm's policy answers to the test questions, and what to report of its training."""
+        if arm.method == "grpo":
+            weights, facts = grpo.trained(arm, self._world, self._asked, self._seed)
+            return answers(grpo.environment_with_ends(self._test), weights, self._tests), facts
+        weights, facts = self._learnt(arm)
+        return answers(environment_of(self._test), weights, self._tests), facts
 
     def _learnt(self, arm: LabelArm) -> tuple[Weights, dict[str, Any]]:
         """The arm's policy, and what to report of its calls and pairs."""

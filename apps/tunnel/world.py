@@ -161,6 +161,10 @@ class FactWorld:
             return Question(name, f"{asked} is {named}?", ("yes" if right else "no",), metadata)
         return Question(name, f"Who is {asked}?", (answer,), metadata)
 
+    def right_steps(self, tree: Tree) -> list[bool]:
+        """`right_steps`."""
+        return right_steps(self, tree)
+
 
 @dataclass(frozen=True)
 class HopsDone:
