@@ -17,7 +17,7 @@ from __future__ import annotations
 import pytest
 
 from steprag.errors import ConfigError
-from steprag.scores.gold import facts_of, gold_of
+from steprag.scores.gold import facts_of, gold_of, mentions, subject
 from steprag.scores.metrics import Overlap, cover_match, exact_match, f1, guessable, overlap
 from steprag.types import Question
 
@@ -185,3 +185,19 @@ def test_marks_and_facts_that_are_no_lists_are_refused_and_never_taken_apart(met
     told = r"\.facts cannot be read" if facts else " supporting_titles, supporting_ids or supporting_"
     with pytest.raises(ConfigError, match=f"question 'q': metadata{told}"):
         (facts_of if facts else gold_of)(Question("q", "Where?", ("a",), metadata))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "there"),
+    [
+        ("Mia Ore is Ada Norkin's heir.", "Ada Norkin", True),
+        ("Ada Norkin’s heir", "Ada Norkin", True),
+        ("ADA NORKIN'S HEIR", "Ada Norkin", True),
+        ("Pan's Labyrinth was filmed in Spain.", "Pan's Labyrinth", True),
+        ("the heirs of James' aunt", "James", True),
+        ("Ada. Norkins live there.", "Ada Norkin", False),
+        ("It's red. Ada", "red Ada it", False),
+    ],
+)
+def test_a_name_is_mentioned_also_as_a_possessive(text: str, name: str, there: bool) -> None:
+    assert mentions(text, [subject(name)]) == [there]

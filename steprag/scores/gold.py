@@ -6,6 +6,7 @@ FlashRAG's question files carry it in `metadata`: `supporting_titles` or `suppor
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from steprag.types import Found, Passage
 
 GOLD = ("supporting_titles", "supporting_ids", "supporting_facts")
 """Fields of the metadata that mark passages."""
+_POSSESSIVE = re.compile(r"['’]s\b", re.IGNORECASE)
+"""Normalised, "Ada's" would be another word than "Ada"."""
 
 
 class WithAnswers(WithId, Protocol):
@@ -148,8 +151,9 @@ def without_qualifier(title: str) -> str:
 
 
 def mentions(text: str, subjects: Iterable[str]) -> list[bool]:
-    """For each subject (normalised, as `subject` gives it), whether the text holds its words."""
-    words = f" {normalise(text)} "
+    """For each subject (normalised, as `subject` gives it), whether the text holds its words, also as a possessive."""
+    words, bare = f" {normalise(text)} ", _POSSESSIVE.sub("", text)
+    words += f"\n {normalise(bare)} " if bare != text else ""
     return [f" {name} " in words for name in subjects]
 
 
