@@ -109,8 +109,8 @@ def figures(words: list[str], folder: Path, printed: str, memory: int, plan: Row
         said = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
         return {"said": said or "it did not start", "state": "failed" if "**FAILED**" in said or not said else "passed"}
     if words[0] == "python":
-        count = len(Path(words[-2], "corpus.jsonl").read_text("utf-8").splitlines())
-        return {"said": f"{count / json.loads(printed)['wall']:.0f} passages/s"}
+        took = json.loads(printed)["wall"]
+        return {"said": f"{len(Path(words[-2], 'corpus.jsonl').read_text('utf-8').splitlines()) / took:.0f} passages/s"}
     if words[1] == "tunnel":
         return {"said": "its page is logs/tunnel.out"}
     manifest = read_json(folder / "manifest.json")

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from apps.commands import run
-from apps.tunnel.village import NAMES, Hop, Village, environment_over, parts_of, worked
+from apps.tunnel.village import NAMES, Village, VillageHop, environment_over, parts_of, worked
 from data_generation.worked import WorkedEpisode, replay
 from indexes import open_retriever
 from steprag.agent.grammars import TRANSCRIPT
@@ -71,7 +71,7 @@ def demonstrated(world: Village, question: Question, habit: str, rng: random.Ran
     """
     person, relations = parts_of(question.question)
     shares = right_shares(habit) if habit else dict.fromkeys(NAMES, 1.0)
-    hops: list[Hop] = []
+    hops: list[VillageHop] = []
     asked = person
     for relation in relations:
         asked = person if not hops or rng.random() < shares[relation] else asked

@@ -13,7 +13,17 @@ import pytest
 
 from apps.commands import main
 from apps.tunnel.served import worked_tree
-from apps.tunnel.village import NAMES, PHRASINGS, PRONOUNS, SHOWN, UNSEEN, Hop, Village, environment_over, parts_of
+from apps.tunnel.village import (
+    NAMES,
+    PHRASINGS,
+    PRONOUNS,
+    SHOWN,
+    UNSEEN,
+    Village,
+    VillageHop,
+    environment_over,
+    parts_of,
+)
 from data_generation.growth import finished
 from indexes import open_retriever
 from preference.labels.gold import gold
@@ -71,7 +81,7 @@ def test_a_question_says_its_way() -> None:
         assert [hop.page for hop in chain] == asked.metadata["supporting_ids"]
 
 
-async def played(world: Village, index: Path, asked: Question, hops: list[Hop]) -> Tree:
+async def played(world: Village, index: Path, asked: Question, hops: list[VillageHop]) -> Tree:
     """The episode that takes these hops, as a tree of one branch."""
     async with aclosing(open_retriever(index)) as retriever:
         return finished(await worked_tree(environment_over(retriever), asked, hops), "closed")

@@ -19,7 +19,7 @@ from apps.tunnel.arms import MARKED, OUTCOMES, LabelArm, VillageCell
 from apps.tunnel.grow import Forest, Search, gathered, graft, searcher_of
 from apps.tunnel.labels import Label
 from apps.tunnel.unit import Seed, counted, ends, made_of, made_pairs, narrowed
-from apps.tunnel.village import HOPS, Hop, Village, environment_over, worked
+from apps.tunnel.village import HOPS, Village, VillageHop, environment_over, worked
 from data_generation.expand import Searcher
 from data_generation.growth import SearchTree, root_only
 from data_generation.search import grow
@@ -60,7 +60,7 @@ VILLAGE_LABELS = {
 }
 
 
-async def worked_tree(environment: Environment, question: Question, hops: Sequence[Hop]) -> SearchTree:
+async def worked_tree(environment: Environment, question: Question, hops: Sequence[VillageHop]) -> SearchTree:
     """A tree that holds the question and the steps of one episode, which cost no call."""
     tree = root_only(question, environment)
     state = tree.root.state

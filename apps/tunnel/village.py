@@ -87,7 +87,7 @@ class Person:
 
 
 @dataclass(frozen=True)
-class Hop:
+class VillageHop:
     """A step of the right way: what to ask, the page that tells it, what to keep of it, and to whom it leads."""
 
     query: str
@@ -191,22 +191,22 @@ class Village:
         metadata = {"hops": hops, "supporting_ids": [hop.page for hop in chain], "facts": facts}
         return Question(name, f"Who is {asked}?", (way[-1].name,), metadata)
 
-    def chain(self, question: Question) -> list[Hop]:
+    def chain(self, question: Question) -> list[VillageHop]:
         """The right way to a question's answer."""
         return self._chain(*parts_of(question.question))
 
-    def _chain(self, person: str, relations: Iterable[str]) -> list[Hop]:
-        hops: list[Hop] = []
+    def _chain(self, person: str, relations: Iterable[str]) -> list[VillageHop]:
+        hops: list[VillageHop] = []
         for relation in relations:
             hops.append(self.hop(person, relation))
             person = hops[-1].person
         return hops
 
-    def hop(self, person: str, relation: str) -> Hop:
+    def hop(self, person: str, relation: str) -> VillageHop:
         """How a fact is asked and kept."""
         page, fact = self.page(next(one for one in self.persons if one.name == person), relation)
         evidence = fact if self.told == "list" else f"{person}: {fact}"
-        return Hop(f"{relation} of {person}", page.id, evidence, self._facts[person, relation].name)
+        return VillageHop(f"{relation} of {person}", page.id, evidence, self._facts[person, relation].name)
 
     def right_steps(self, tree: Tree) -> list[bool]:
         """For every node by id, whether its step is right where it was taken. The root counts as right.
@@ -225,7 +225,7 @@ class Village:
         return right
 
 
-def worked(question: Question, hops: Iterable[Hop], learns: Callable[[str, int], bool]) -> WorkedEpisode:
+def worked(question: Question, hops: Iterable[VillageHop], learns: Callable[[str, int], bool]) -> WorkedEpisode:
     """An episode of `steprag trees worked` that takes these hops. `learns`: of an action and the hops before it,
     whether its step gives a row.
     """
@@ -254,7 +254,7 @@ def parts_of(question: str) -> tuple[str, list[str]]:
     return person, relations[::-1]
 
 
-def _is_right(node: Node, tree: Tree, due: Hop | None, seen: bool) -> bool:
+def _is_right(node: Node, tree: Tree, due: VillageHop | None, seen: bool) -> bool:
     """`seen`: the step before found the page that is due."""
     said = normalise(node.content or "")
     if node.action == "answer":
