@@ -69,7 +69,7 @@ def test_every_pattern_is_linear_in_its_text() -> None:
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stdout + ended.stderr[-2000:]
 
 
-SLOW = (r"\s*\([^)]*\)$", r"(a+)+b", r"\S*[.!?]+\s", r"(?:x|x)*y", r"<([\w:|]*think\w*)>", r"(?:^|/)(https?://\S+)#[a-f]{9}$",
+SLOW = (r"\s*\([^)]*\)$", r"(a+)+b", r"\S*[.!?]+\s", r"(?:x|x)*y", r"<([\w:|]*think\w*)>",
         r"'(?:[^'\\]|\\.)*'", r"(?:is|of)\s+((?:(?!(?:is|of)\b)[^?])+)\?$")  # fmt: skip
 
 
