@@ -71,6 +71,7 @@ def test_a_newcomer_gives_the_token_reads_what_this_is_and_tries_an_example(brow
         assert page.evaluate("document.cookie") == ""
         assert page.get_by_role("combobox", name="Mode").locator("option").count() == 4
         examples = page.locator(".examples button")
+        examples.nth(1).wait_for()  # the welcome is drawn after the first answer of the server
         assert examples.count() == 2
         examples.first.click()
         assert ended(page).locator("h2").inner_text() == QUESTION
