@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,10 @@ def test_batches_hold_so_many_tokens_and_lose_no_row() -> None:
     assert all(max(lengths[row] for row in batch) * len(batch) <= 64 for batch in found[1:])
 
 
-def test_vectors_are_those_of_sentence_transformers(encoder: Path) -> None:
+def test_vectors_are_those_of_sentence_transformers(encoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sentence_transformers import SentenceTransformer
 
+    monkeypatch.setattr("indexes.encoding.embed.TOKENISED", 7)
     spec = read_spec("e", encoder, Overrides(passage_prefix="p: "))
     texts = ["iron " * n for n in range(1, 40)]
     own = SentenceTransformer(str(encoder), device="cpu")
@@ -178,11 +180,14 @@ def test_queries_take_the_faster_runtime_where_its_vectors_are_those_of_torch(
     import torch
 
     monkeypatch.setattr(runtimes, "PACKAGES", {})
-    monkeypatch.setattr(runtimes, "_exported", lambda model, key: model.forward)
+    monkeypatch.setattr(runtimes, "_exported", lambda model, key: deepcopy(model).forward)
     monkeypatch.setattr(runtimes, "_openvino", runtime)
     spec = read_spec(str(encoder), encoder, Overrides())
-    plain, auto = (Encoder(encoder, spec, backend=name).encode_queries(["iron"]) for name in ("torch", "auto"))
+    both = [Encoder(encoder, spec, backend=name) for name in ("torch", "auto")]
+    plain, auto = (one.encode_queries(["iron"]) for one in both)
     assert np.abs(plain - auto).max() < 1e-5
+    held = [any(weight.numel() for weight in one._model[0].model.parameters()) for one in both]
+    assert held == [True, factor != 1.0]  # PyTorch's weights, which another runtime does not need
     shown = capsys.readouterr().err
     assert (f"index: queries are {told}" in shown, "a query is longer" in shown) == (True, False)
 

@@ -128,7 +128,7 @@ def test_tokens_around_a_text_that_a_folder_promises(
         return
     found = Encoder(tmp_path, spec).tokenise(["iron", "iron and bread " * 9])
     assert found.cut == 1
-    for ids in found.ids or ():
+    for ids in map(list, found.ids or ()):
         assert ([1] * around[0], [2] * around[1]) == (ids[: around[0]], ids[len(ids) - around[1] :])
         assert not {1, 2} & {*ids[around[0] : len(ids) - around[1]]}
         assert len(ids) <= 8

@@ -24,6 +24,7 @@ from indexes.ranking.rankings import Ranking, SearchKey, best_rows
 from indexes.rows.passage_store import PassageStore, mapped_list
 from steprag.config.sections import Positive, Section
 from steprag.console.progress import Progress
+from steprag.engines.threads import return_freed_memory
 from steprag.errors import ConfigError, DataError, quoted
 from steprag.records.json_text import NotJson, decoded
 from steprag.records.normal_form import normal_form
@@ -189,6 +190,7 @@ def write_bm25(folder: Path, documents: Iterable[Sequence[str]], config: Bm25Con
         if counted.tokens:
             _write_frame(folder, counted, config)
             write_arrays(folder, Path(scratch), counted, config.k1, config.b)
+    return_freed_memory()
     return counted.tokens > 0
 
 

@@ -19,17 +19,26 @@ import numpy as np
 
 from indexes.encoding.encoders import EncoderSpec
 from indexes.encoding.model_files import keep_promises, modules_of
-from indexes.encoding.runtimes import QueryBackend, check_backend, device_here, give_over, give_over_if_alike
+from indexes.encoding.runtimes import (
+    QueryBackend,
+    check_backend,
+    device_here,
+    drop_weights,
+    give_over,
+    give_over_if_alike,
+)
 from steprag.console.progress import say
 from steprag.engines.pretrained import TO_COMPARE, check_complete, loading
 from steprag.engines.tensors import check_finite, unwrapped
-from steprag.engines.threads import one_load, spin_briefly
+from steprag.engines.threads import one_load, return_freed_memory, spin_briefly
 from steprag.errors import ConfigError, RetrieverError
 
 Dtype = Literal["float32", "float16", "bfloat16", "int8"]
 CPU_TOKENS = 512
 """For each thread: two long passages, whose activations stay in a core's cache."""
 GPU_TOKENS = 65536
+TOKENISED = 256
+"""Texts that are tokenised at once: what the tokenizer notes of a token takes a hundred bytes."""
 GREATEST = 65504.0
 """The greatest number that an index's vectors, in fp16, can hold."""
 
@@ -40,7 +49,7 @@ class Tokens:
     the texts are longer.
     """
 
-    ids: list[list[int]] | None
+    ids: list[np.ndarray] | None
     cut: int = 0
 
 
@@ -85,12 +94,14 @@ class Encoder:
                 _to_int8(self._model)
             if backend not in ("auto", "torch"):
                 give_over(self._model[0], backend, torch.get_num_threads(), spec.weight_hash)
+                drop_weights(self._model[0])
             self._by_tokens = {prompt: _takes_tokens(self._model, prompt)
                                for prompt in (spec.passage_prefix, spec.query_prefix)}  # fmt: skip
             self.encode_passages(["?"])  # a damaged folder may load and fall over its first text
             if backend == "auto" and device == "cpu" and dtype == "float32":
                 give_over_if_alike(self._model[0], self.encode_queries, torch.get_num_threads(), spec.weight_hash)
         self._told = False  # of the texts above nobody is told
+        return_freed_memory()
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """(len(texts), dimension) float32, rows of length 1 where the spec says so."""
@@ -117,7 +128,13 @@ class Encoder:
         return self._ids(texts, self.spec.passage_prefix)
 
     def _ids(self, texts: Sequence[str], prompt: str) -> Tokens:
-        prefixed = [prompt + text for text in texts]
+        blocks = (texts[start : start + TOKENISED] for start in range(0, len(texts), TOKENISED))
+        parts = [self._block([prompt + text for text in block]) for block in blocks]
+        ids = [row for part, _ in parts for row in part]
+        return Tokens(ids if self._by_tokens[prompt] else None, sum(cut for _, cut in parts))
+
+    def _block(self, prefixed: list[str]) -> tuple[list[np.ndarray], int]:
+        """The token ids of each text, and how many of the texts are cut."""
         tokenizer: Any = self._model.tokenizer
         how: dict[str, Any] = {"return_attention_mask": False, "return_token_type_ids": False, "padding": False}
         found = tokenizer(prefixed, truncation=True, max_length=self.spec.max_length, **how)
@@ -126,7 +143,7 @@ class Encoder:
             cut = sum(bool(found.encodings[row].overflowing) for row in full)
         else:
             cut = sum(len(tokenizer(prefixed[row], verbose=False)["input_ids"]) > self.spec.max_length for row in full)
-        return Tokens(found["input_ids"] if self._by_tokens[prompt] else None, cut)
+        return [np.array(ids, dtype=np.int32) for ids in found["input_ids"]], cut
 
     def encode_tokens(
         self, texts: Sequence[str], tokens: Tokens, *, batch_tokens: int | None = None,
@@ -142,7 +159,7 @@ class Encoder:
                 asked = [texts[row] for row in rows]
                 vectors[rows] = self._encode(self._model.encode_document, asked, self.spec.passage_prefix, len(rows))
             else:
-                vectors[rows] = self._forward([ids[row] for row in rows])
+                vectors[rows] = self._forward([ids[row].tolist() for row in rows])
             if progress:
                 progress(len(rows))
         return vectors

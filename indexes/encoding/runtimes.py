@@ -78,6 +78,14 @@ def give_over(transformer: Any, name: Backend, threads: int, weight_hash: str) -
     transformer.model.forward = _forward({"onnx": _onnx_runtime, "openvino": _openvino}[name](file, threads))
 
 
+def drop_weights(transformer: Any) -> None:
+    """Lets go of PyTorch's weights of a module that another runtime computes for good."""
+    import torch
+
+    for weight in transformer.model.parameters():
+        weight.data = torch.empty(0, dtype=weight.dtype)
+
+
 def cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """(n,) of each row of one and the same row of the other; 0 where a row has no length."""
     lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
@@ -99,7 +107,9 @@ def give_over_if_alike(
     except (RuntimeError, ValueError, ImportError, OSError, ConfigError) as error:  # not exported, run, or kept
         least, told = -1.0, f"{type(error).__name__}: {' '.join(str(error).split())[:120]}"
     alike = least >= AGREE  # not so where it is no number
-    if not alike:
+    if alike:
+        drop_weights(transformer)
+    else:
         transformer.model.forward = own
     say(f"index: queries are encoded by {name if alike else f'torch, not by {name}'} ({told})")
 
@@ -173,7 +183,13 @@ def _openvino(path: Path, threads: int) -> Run:
     settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
     with _said(path, RuntimeError):
         compiled = openvino.Core().compile_model(os.fspath(path), "CPU", settings)
-    return lambda given: compiled(given)[0]
+
+    def run(given: dict[str, np.ndarray]) -> np.ndarray:
+        found = compiled(given)[0]
+        compiled.release_memory()  # it keeps tensors of every shape that it ever had, 2 MB each
+        return found
+
+    return run
 
 
 def _forward(run: Run) -> Callable[..., Any]:
