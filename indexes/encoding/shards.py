@@ -15,7 +15,6 @@ import multiprocessing
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import islice, zip_longest
@@ -31,7 +30,6 @@ from indexes.rows.passage_store import PassageStore, Titles
 from indexes.rows.vector_file import MARKS, VECTORS, VectorFile
 from steprag.batch.ray_cluster import check_ray, cluster, own_error
 from steprag.console.progress import Progress, say
-from steprag.engines.threads import kernels_not_kept
 from steprag.errors import ConfigError, StepragError, counted
 from steprag.records.jsonl import LineJournal, read_rows
 
@@ -125,10 +123,7 @@ class _Encoding:
 
     def __init__(self, work: Work, device: str) -> None:
         self._work, self._vectors, self.store = work, _writable(work), PassageStore(work.folder)
-        float32 = work.dtype == "float32"  # in others oneDNN multiplies matrices too, by kernels that take long to make
-        with kernels_not_kept() if float32 else nullcontext():
-            how: dict[str, Any] = {"device": device, "dtype": work.dtype, "backend": work.backend}
-            self._encoder = Encoder(work.encoder_folder, work.spec, **how)
+        self._encoder = Encoder(work.encoder_folder, work.spec, device=device, dtype=work.dtype, backend=work.backend)
 
     def prepared(self, shard: int) -> tuple[list[str], Tokens]:
         """A shard's texts and their tokens."""

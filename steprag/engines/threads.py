@@ -145,21 +145,6 @@ def return_freed_memory() -> None:
 
 
 @contextmanager
-def kernels_not_kept() -> Iterator[None]:
-    """A block in which this process uses oneDNN for the first time, which then keeps no kernel for a shape that comes
-    again. Of an encoder's batches nearly each has a new shape, and 1,024 kernels amid the heap cost it 120 MiB.
-    """
-    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
-    given = os.environ.get(name)
-    os.environ[name] = given or "0"
-    try:
-        yield
-    finally:
-        del os.environ[name]
-        os.environ |= {name: given} if given else {}
-
-
-@contextmanager
 def rare_collections() -> Iterator[None]:
     """A block in which Python looks for cycles of unused objects once in 20,000 new objects, not in 700. With many
     calls in flight that search took a tenth of what a call costs.
