@@ -20,9 +20,13 @@ from indexes.interop.bge import bge_at
 from indexes.ranking.cross_encoder import CrossEncoder
 from indexes.ranking.rankings import ALONE, RowSearcher, TextEncoder, VectorIndex, named
 from indexes.ranking.searchers import DenseSearcher, HybridSearcher, RerankedSearcher
+from indexes.retrieval.elastic import SCHEMES, ElasticRetriever
 from indexes.retrieval.folder_retriever import MAX_BATCH, FolderRetriever
 from indexes.retrieval.milvus import PREFIXES, CollectionFacts, open_milvus
+from indexes.retrieval.remote import RemoteRetriever
 from indexes.rows.passage_store import PASSAGES, PassageStore
+from indexes.tools.callables import FunctionRetriever
+from indexes.tools.toolbox import open_toolbox
 from indexes.vectors.index_types import is_exact, open_index
 from indexes.vectors.recall import bound_faiss
 from steprag.agent.retriever import GIVEN, Retriever
@@ -32,8 +36,7 @@ from steprag.records.jsonl import existing
 from steprag.records.sealed import check_files
 from steprag.records.yaml_files import read_yaml
 
-SERVICES, ELASTIC = ("http://", "https://"), ("elastic://", "elastic+tls://")
-"""Their clients are imported where an address asks for them: aiohttp alone takes 8 MB."""
+SERVICES = ("http://", "https://")
 FUNCTION = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
 """module:function"""
 
@@ -62,12 +65,8 @@ def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = Non
         if "," in str(path_or_url):
             raise ConfigError(f"{path_or_url} names several services; put them behind one URL, by a load balancer"
                               " such as nginx (docs/scaling.md)")  # fmt: skip
-        from indexes.retrieval.remote import RemoteRetriever
-
         return RemoteRetriever(str(path_or_url), config)
-    if str(path_or_url).startswith(ELASTIC):
-        from indexes.retrieval.elastic import ElasticRetriever
-
+    if str(path_or_url).startswith(tuple(SCHEMES)):
         return ElasticRetriever(str(path_or_url), config)
     if str(path_or_url).startswith(PREFIXES):
         return _open_collection(str(path_or_url), config)
@@ -78,15 +77,11 @@ def open_retriever(path_or_url: str | Path, config: RetrieverConfig | None = Non
     if str(path_or_url).endswith((".yaml", ".yml")):
         file, opened = existing(path_or_url, "tools or web file"), partial(open_retriever, config=config)
         if "web" not in read_yaml(file):
-            from indexes.tools.toolbox import open_toolbox
-
             return open_toolbox(file, opened)
         from indexes.web.sources import open_web
 
         return open_web(file, opened)
     if FUNCTION.fullmatch(str(path_or_url)) and not Path(path_or_url).exists():
-        from indexes.tools.callables import FunctionRetriever
-
         return FunctionRetriever(str(path_or_url), config)
     return open_folder(path_or_url, config)
 
