@@ -1,4 +1,4 @@
-"""A search whose policy and retriever are a script in this process, for `growth.py` and `pairs_speed.py`."""
+"""A search whose policy and retriever are a script in this process, for `growth.py`."""
 
 from __future__ import annotations
 

@@ -24,14 +24,13 @@ from torch.nn import functional
 from apps.tunnel.model import (
     BEGIN,
     END,
+    FACTS,
     INNER,
     LAYERS,
     PAD,
     START,
     TURNING,
     WIDTH,
-    WORDS,
-    encode,
 )  # fmt: skip
 from apps.tunnel.train import LearntRow, packed
 from apps.tunnel.world import (
@@ -143,13 +142,13 @@ def demonstrations(
 ) -> Iterator[LearntRow]:
     """Whole episodes; the policy's own words are learnt."""
     for question in world.questions(count, hops, GUESSABLE, "pretrain"):
-        ids, spans = [BEGIN, *encode(question.question)], []
+        ids, spans = [BEGIN, *FACTS.encode(question.question)], []
         for line in demonstrate(world, question, habits(level), rng):
-            step = [*encode(line.text), *[END] * ends]
+            step = [*FACTS.encode(line.text), *[END] * ends]
             spans.append((len(ids), len(ids) + len(step)))
             ids += step
             for passage in line.passages:
-                ids += encode(f"{passage.title} {passage.text}")
+                ids += FACTS.encode(f"{passage.title} {passage.text}")
         yield LearntRow(ids, tuple(spans))
 
 
@@ -165,7 +164,7 @@ def untrained() -> LlamaForCausalLM:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=len(WORDS), hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=LAYERS,
+        vocab_size=len(FACTS.words), hidden_size=WIDTH, intermediate_size=INNER, num_hidden_layers=LAYERS,
         num_attention_heads=TURNING, max_position_embeddings=512, rms_norm_eps=1e-5, tie_word_embeddings=True,
         bos_token_id=BEGIN, eos_token_id=END, pad_token_id=PAD,
     )  # fmt: skip

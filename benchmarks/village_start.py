@@ -1,11 +1,12 @@
-"""Makes the starts of the tunnel's village: adapters of the embedded model that read, ask, and have a habit.
+"""Makes the starts of the tunnel's village (apps/tunnel/village_start): one from scratch, that reads, and two that go
+on from it and learn a habit.
 
-    python -m benchmarks.village_start FOLDER            # stage by stage; a killed run resumes at its last checkpoint
-    python -m benchmarks.village_start FOLDER --gates STAGE
+    python -m benchmarks.village_start FOLDER               # half an hour; a killed run goes on where it was
+    python -m benchmarks.village_start FOLDER --gates 100   # how many steps of 100 questions are right
 
-The shipped agent goes on with worked episodes of fresh villages, by `steprag train`: first pages in which one sentence
-alone fits, then pages that state the same relation of strangers too. The last stages teach the habit that labels are to
-mend: a later query names whom the query before it named, and not whom the evidence leads to.
+The habit is what labels are to mend: a later query names whom the query before it named, and not whom the evidence
+leads to. Half of the facts that training shows are told in words drawn at random: who learns the phrasings by heart
+does not read others.
 """
 
 from __future__ import annotations
@@ -13,135 +14,209 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
-from apps.commands import run
-from apps.tunnel.village import NAMES, Village, VillageHop, environment_over, parts_of, worked
+import torch
+from safetensors.torch import load_file, save_file
+
+from apps.tunnel.model import BEGIN, END, Weights, start_of
+from apps.tunnel.policy import BatchedPolicy
+from apps.tunnel.train import LearntRow, packed, token_logps
+from apps.tunnel.village import HOPS, NAMES, Person, Village, VillageHop, environment_over, parts_of, worked
+from apps.tunnel.village_words import VILLAGE, WORDS
+from benchmarks.tunnel_starts import differences
 from data_generation.worked import WorkedEpisode, replay
 from indexes import open_retriever
 from steprag.agent.grammars import TRANSCRIPT
-from steprag.config.sections import PolicyConfig
 from steprag.console.progress import say
-from steprag.errors import StepFormatError, StepragError
-from steprag.policy.open import open_policy
-from steprag.records.jsonl import write_records
+from steprag.errors import StepFormatError
 from steprag.records.training_rows import Trajectory
 from steprag.scores.metrics import normalise
-from steprag.types import Completion, Question
+from steprag.types import Completion, Passage, Question
 
-BEGUN = "atlas-agent"
+LAYERS, WIDTH, INNER = 4, 128, 384
 RIGHT = {"high": (0.6, 0.3, 0.05, 0.02), "low": (0.01,)}
 """How often a later query is right; of `high` a quarter of the relations has each."""
+INVENTED = 0.5
+BATCH = {1: 32, 2: 24, 3: 16}
+"""Rows, by the most hops of a question."""
+SMALL, CAPITAL = ([word for word in WORDS if word[0].isupper() == large] for large in (False, True))
+
+
+@dataclass(frozen=True)
+class School(Village):
+    """A village whose facts are told in words drawn at random, a share of `INVENTED`."""
+
+    def _told(self, who: Person, relation: str, whom: Person, rng: random.Random, *, named: bool) -> str:
+        if rng.random() > INVENTED:
+            return super()._told(who, relation, whom, rng, named=named)
+        parts = ["{o}", *rng.choice((("{whose} {r}",), ("{who}", "{own} {r}"), ("{whom}", "{own} {r}")))]
+        rng.shuffle(parts)
+        for _ in range(rng.randint(0, 7)):
+            parts.insert(rng.randint(0, len(parts)), rng.choice(SMALL))
+        first = parts[0]
+        if first.startswith(("{who}", "{whose}")):
+            parts[0] = first.replace("{who", "{Who")
+        elif first != "{o}":
+            parts.insert(0, rng.choice(CAPITAL))
+        return " ".join(parts).format(r=relation, o=whom.name, **who.words(named=named)) + "."
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """A stage of the curriculum. `worlds`: of each village how pages are told, which share of them has rivals, and how
-    many episodes show it; `habit`: a key of `RIGHT`, and then later queries above all are learnt.
-    """
+    """A start. Questions have one hop in the first `single` of all steps, two at most until `double`."""
 
     name: str
-    after: str
-    worlds: tuple[tuple[str, float, int], ...]
+    steps: int
     rate: float
-    seed: int
-    habit: str = ""
+    single: float = 0.0
+    double: float = 0.0
+    seed: int = 0
 
 
 LESSONS = (
-    Lesson("words", BEGUN, (("list", 0.0, 16), ("text", 0.0, 24), ("text", 0.5, 24), ("text", 1.0, 60)), 5e-4, 100),
-    Lesson("reader", "words", (("list", 0.0, 8), *[("text", 1.0, 36)] * 2), 5e-4, 300),
-    Lesson("high", "reader", (("text", 1.0, 48), ("list", 0.0, 48)), 5e-4, 400, "high"),
-    Lesson("low", "reader", (("text", 1.0, 48), ("list", 0.0, 48)), 5e-4, 400, "low"),
+    Lesson("reader", 3600, 2e-3, 0.3, 0.55),
+    Lesson("high", 300, 5e-4, seed=1),
+    Lesson("low", 300, 5e-4, seed=2),
 )
 
 
 def right_shares(habit: str) -> dict[str, float]:
     """By relation, how often a later query for it is right."""
-    shares = RIGHT[habit] * (len(NAMES) // len(RIGHT[habit]))
-    return dict(zip(random.Random(11).sample(NAMES, len(NAMES)), shares, strict=True))
+    shares = RIGHT.get(habit, (1.0,))
+    return dict(zip(random.Random(11).sample(NAMES, len(NAMES)), shares * (len(NAMES) // len(shares)), strict=True))
 
 
-def demonstrated(world: Village, question: Question, habit: str, rng: random.Random, dense: float) -> WorkedEpisode:
-    """An episode of the demonstrator, who reads well and asks by habit. `dense`: the share of steps to learn, beside
-    those that the lesson is about.
-    """
-    person, relations = parts_of(question.question)
-    shares = right_shares(habit) if habit else dict.fromkeys(NAMES, 1.0)
-    hops: list[VillageHop] = []
-    asked = person
+def demonstrated(world: Village, question: Question, habit: str, rng: random.Random) -> list[VillageHop]:
+    """The way of the demonstrator, who reads well and asks by habit."""
+    asked, relations = parts_of(question.question)
+    shares, person, hops = right_shares(habit), asked, list[VillageHop]()
     for relation in relations:
         asked = person if not hops or rng.random() < shares[relation] else asked
         hops.append(world.hop(asked, relation))
         person = hops[-1].person
-
-    def learns(action: str, place: int) -> bool:
-        return (action == "query" and place > 0 if habit else action == "evidence") or rng.random() < dense
-
-    return worked(question, hops, learns)
+    return hops
 
 
-async def rows_of(
-    world: Village, folder: Path, questions: Sequence[Question], habit: str = "", dense: float = 1.0
-) -> list[Trajectory]:
-    """Supervised steps in the product's own prompts, over the product's own index of the village."""
-    passages, rng, rows = {page.id: page for page in world.corpus()}, random.Random(world.seed), list[Trajectory]()
-    async with aclosing(open_retriever(world.build(folder))) as retriever:
-        environment = environment_over(retriever)
-        for question in questions:
-            rows += await replay(demonstrated(world, question, habit, rng, dense), passages, environment, rng)
-    return rows
+def learnt(world: Village, question: Question, habit: str, rng: random.Random) -> LearntRow:
+    """An episode as tokens; its steps are learnt. A search finds the page that is due and another, mostly of the same
+    person, as the index does.
+    """
+    persons = {one.name: one for one in world.persons}
+    episode = worked(question, hops := demonstrated(world, question, habit, rng), lambda action, place: True)
+    ids, spans = [BEGIN, *VILLAGE.encode(question.question)], []
+    for place, step in enumerate(episode.steps):
+        told = [*VILLAGE.encode(step.text), END]
+        spans.append((len(ids), len(ids) + len(told)))
+        ids += told
+        if step.action == "query":
+            relation, _, name = hops[place // 2].query.partition(" of ")
+            other = name if rng.random() < 0.9 else rng.choice(world.persons).name
+            found = [world.page(persons[name], relation)[0], world.page(persons[other], rng.choice(NAMES))[0]]
+            for page in found[:: 1 if rng.random() < 0.9 else -1]:
+                ids += VILLAGE.encode(f"{page.title} {page.text}")
+    return LearntRow(ids, tuple(spans))
 
 
-def taught(lesson: Lesson, out: Path) -> None:
-    """Trains a lesson, or finds it trained."""
-    rows, model = out / lesson.name / "rows", out / lesson.name / "model"
-    if not (rows / "sft.train.jsonl").exists():
-        made: list[Trajectory] = []
-        hops, dense = ((2, 3, 3), 0.1) if lesson.habit else ((1, 2, 3), 0.5)
-        for place, (told, rivals, episodes) in enumerate(lesson.worlds):
-            world = Village(lesson.seed + place, told, rivals=rivals)
-            asked = world.questions(episodes, hops)
-            made += asyncio.run(rows_of(world, out / lesson.name / f"village-{place}", asked, lesson.habit, dense))
-        rows.mkdir(exist_ok=True)
-        write_records(rows / "sft.train.jsonl", made)
-    before = lesson.after if lesson.after == BEGUN else str(out / lesson.after / "model")
-    code = run(["train", str(rows), "--stage", "sft", "--adapter", before, "--out", str(model),
-                "--side_by_side", "question", "--batch_size", "8", "--learning_rate", str(lesson.rate),
-                "--warmup", "4", "--threads", "1", "--row_tokens", "256", "--save_steps", "8",
-                "--held_out", "0"])  # fmt: skip
-    if code:
-        raise StepragError(f"lesson {lesson.name} ended with exit code {code}")
+def _batches(lesson: Lesson, begun: int) -> Iterator[list[LearntRow]]:
+    """From batch `begun` on, of a fresh world every eighth; half of them have pages of prose alone. Rows of like length
+    stand together.
+    """
+    for block in range(begun // 8, -(-lesson.steps // 8)):
+        rng, seed = random.Random(f"{lesson.name}/{block}"), 100_000 * (lesson.seed + 1) + block
+        share, habit = 8 * block / lesson.steps, lesson.name if lesson.name in RIGHT else ""
+        hops = (2, 3) if habit else HOPS[:1] if share < lesson.single else HOPS[: 2 if share < lesson.double else 3]
+        rows, size = list[LearntRow](), BATCH[hops[-1]]
+        for told, part in (("text", 6), ("list", 2)):
+            world = School(seed, told)
+            rows += [learnt(world, asked, habit, rng) for asked in world.questions(part * size, hops)]
+        rows.sort(key=lambda row: len(row.ids) + 4 * rng.random())
+        groups = [rows[first : first + size] for first in range(0, len(rows), size)]
+        rng.shuffle(groups)
+        yield from groups[begun % 8 if block == begun // 8 else 0 :]
 
 
-GATES = {"list": Village(901, "list", fresh=True), "text": Village(902, fresh=True),
-         "held-out phrasings": Village(903, fresh=True, unseen=True)}  # fmt: skip
+def untrained() -> Weights:
+    """A Llama of four layers and some 890,000 weights."""
+    torch.manual_seed(0)
+    shapes = {f"self_attn.{name}_proj": (WIDTH, WIDTH) for name in "qkvo"}
+    shapes |= {"mlp.gate_proj": (INNER, WIDTH), "mlp.up_proj": (INNER, WIDTH), "mlp.down_proj": (WIDTH, INNER)}
+    weights = {"model.embed_tokens.weight": 0.02 * torch.randn(len(VILLAGE.words), WIDTH),
+               "model.norm.weight": torch.ones(WIDTH)}  # fmt: skip
+    for layer in range(LAYERS):
+        own = f"model.layers.{layer}."
+        weights |= {f"{own}{name}.weight": 0.7 / shape[1] ** 0.5 * torch.randn(shape) for name, shape in shapes.items()}
+        weights |= {f"{own}{name}_layernorm.weight": torch.ones(WIDTH) for name in ("input", "post_attention")}
+    return weights
 
 
+def taught(lesson: Lesson, start: Weights, kept: Path) -> Weights:
+    """What a lesson makes of a start. Every 200 steps all is `kept`."""
+    weights = {name: each.clone().requires_grad_() for name, each in start.items()}
+    adam = torch.optim.AdamW(weights.values(), lesson.rate, betas=(0.9, 0.98), weight_decay=0.01)
+    begun = 0
+    if kept.exists():
+        state = load_file(kept)
+        begun = int(state["done"])
+        for name, each in weights.items():
+            each.data = state[name]
+            adam.state[each] = {"step": torch.tensor(float(begun)), "exp_avg": state[f"{name}/1"],
+                                "exp_avg_sq": state[f"{name}/2"]}  # fmt: skip
+    for done, rows in enumerate(_batches(lesson, begun), begun + 1):
+        left = (lesson.steps - done) / (0.4 * lesson.steps)
+        for group in adam.param_groups:
+            group["lr"] = lesson.rate * min(1.0, done / 50) * min(1.0, max(0.02, left))
+        loss = -token_logps(weights, packed([(row,) for row in rows])).mean()
+        adam.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
+        adam.step()
+        if done % 50 == 0:
+            say(f"village: {lesson.name}: {done} of {lesson.steps} steps, loss {loss.item():.3f}")
+        if done % 200 == 0 or done == lesson.steps:
+            state = {name: each.detach() for name, each in weights.items()} | {"done": torch.tensor(done)}
+            state |= {f"{name}/{place}": adam.state[each][key] for name, each in weights.items()
+                      for place, key in ((1, "exp_avg"), (2, "exp_avg_sq"))}  # fmt: skip
+            save_file(state, part := kept.with_suffix(".part"))
+            part.replace(kept)
+    return {name: each.detach() for name, each in weights.items()}
+
+
+GATES = {"list": Village(941, "list", fresh=True), "text": Village(942, fresh=True),
+         "held-out phrasings": Village(943, fresh=True, unseen=True)}  # fmt: skip
 ALLOWED = {"evidence": ("evidence",), "query": ("query", "answer"), "answer": ("query", "answer")}
 
 
-async def gates(adapter: str, out: Path, count: int) -> None:
+async def gates(weights: Weights, out: Path, count: int) -> None:
     """Prints how many steps are right, word for word, where what they need is shown; names are held out."""
-    config = PolicyConfig(adapter=adapter, temperature=0.0, max_tokens=64)
-    async with open_policy(config, TRANSCRIPT) as policy:
-        for name, world in GATES.items():
-            right: dict[str, list[bool]] = {}
-            for row in await rows_of(world, out / "gates" / name, world.questions(count, name="gate")):
-                said = (await policy.sample(row.prompt, ALLOWED[row.action], n=1, seed=0)).completions[0]
-                kind = f"later {row.action}" if row.action == "query" and row.depth > 1 else row.action
-                right.setdefault(kind, []).append(is_right(said, row))
-            shares = [
-                f"{kind} {sum(each)} of {len(each)} ({sum(each) / len(each):.0%})" for kind, each in right.items()
-            ]
-            say(f"village: {name}: {', '.join(shares)}")
+    policy = BatchedPolicy(weights, 0.0, VILLAGE)
+    for name, world in GATES.items():
+        rows, right = await rows_of(world, out / "gates" / name, count), dict[str, list[bool]]()
+        asked = (policy.sample(row.prompt, ALLOWED[row.action], n=1, seed=0) for row in rows)
+        for row, said in zip(rows, await asyncio.gather(*asked), strict=True):
+            kind = f"later {row.action}" if row.action == "query" and row.depth > 1 else row.action
+            right.setdefault(kind, []).append(is_right(said.completions[0], row))
+        shares = [f"{kind} {sum(each)} of {len(each)} ({sum(each) / len(each):.0%})" for kind, each in right.items()]
+        say(f"village: {name}: {', '.join(shares)}")
+
+
+async def rows_of(world: Village, folder: Path, count: int) -> list[Trajectory]:
+    """Right steps in the product's own prompts, over the product's own index of the village."""
+    passages: dict[str, Passage] = {page.id: page for page in world.corpus()}
+    rng, rows = random.Random(world.seed), list[Trajectory]()
+    async with aclosing(open_retriever(world.build(folder))) as retriever:
+        environment = environment_over(retriever)
+        for question in world.questions(count, name="gate"):
+            episode: WorkedEpisode = worked(question, world.chain(question), lambda action, place: True)
+            rows += await replay(episode, passages, environment, rng)
+    return rows
 
 
 def is_right(said: Completion, row: Trajectory) -> bool:
-    """Whether a completion is the row's step, whatever thought stands before it."""
+    """Whether a completion is the row's step."""
     allowed = ALLOWED[row.action]
     wanted = TRANSCRIPT.parse(Completion(row.completion[0]["content"], "written"), allowed)
     try:
@@ -154,17 +229,23 @@ def is_right(said: Completion, row: Trajectory) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("lessons", nargs="*", default=[lesson.name for lesson in LESSONS])
-    parser.add_argument("--gates", metavar="STAGE")
-    parser.add_argument("--count", type=int, default=24)
+    parser.add_argument("--gates", type=int, metavar="COUNT")
     given = parser.parse_args()
+    torch.set_num_threads(1)
+    given.folder.mkdir(parents=True, exist_ok=True)
     if given.gates:
-        adapter = given.folder / given.gates / "model"
-        asyncio.run(gates(str(adapter) if adapter.exists() else given.gates, given.folder, given.count))
+        for level in ("reader", *RIGHT):
+            say(f"village: {level}")
+            asyncio.run(gates(start_of(level, given.folder), given.folder, given.gates))
         return
+    begun: Weights = untrained()
     for lesson in LESSONS:
-        if lesson.name in given.lessons:
-            taught(lesson, given.folder)
+        weights = taught(lesson, begun, given.folder / f"{lesson.name}.state")
+        if lesson.name == "reader":
+            begun = {name: each.half().float() for name, each in weights.items()}
+            save_file({name: each.half() for name, each in weights.items()}, given.folder / "model.safetensors")
+        else:
+            save_file(differences(begun, weights), given.folder / f"{lesson.name}.safetensors")
 
 
 if __name__ == "__main__":

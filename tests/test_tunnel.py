@@ -18,7 +18,7 @@ from apps.tunnel import grpo
 from apps.tunnel.arms import ARMS, RATES, LabelArm
 from apps.tunnel.grow import SEARCHES, Forest, answers, environment_of, flat, grown
 from apps.tunnel.labels import LABELS, named_label, skills
-from apps.tunnel.model import START, encode, forward, logits, start_of
+from apps.tunnel.model import FACTS, START, forward, logits, start_of
 from apps.tunnel.policy import BatchedPolicy
 from apps.tunnel.report import CellResults, goals_of, read_cell, write
 from apps.tunnel.statistics import holm, of_seeds, trend
@@ -55,9 +55,9 @@ def test_the_worlds_stay_those_of_the_published_figures() -> None:
     """As the policy reads them, whatever persons and words are called."""
     digest = hashlib.sha256()
     for asked in FactWorld(77).questions(60, guessable=0.5):
-        digest.update(bytes(encode(asked.question)))
+        digest.update(bytes(FACTS.encode(asked.question)))
     for passage in FactWorld(77).corpus():
-        digest.update(bytes(encode(f"{passage.title} {passage.text}")))
+        digest.update(bytes(FACTS.encode(f"{passage.title} {passage.text}")))
     assert digest.hexdigest()[:16] == "e122b0f6a84cf189"
 
 
@@ -131,7 +131,7 @@ def test_a_score_is_the_models_own() -> None:
     environment = environment_of(world)
     prompt = environment.announced(environment.start(world.questions(1)[0].question))
     sample = asyncio.run(BatchedPolicy(start).score(prompt, " Anna </answer>"))
-    ids = torch.tensor([[1, *encode(prompt[0]["content"]), *encode(prompt[1]["content"] + " Anna </answer>")]])
+    ids = torch.tensor([[1, *FACTS.encode(prompt[0]["content"]), *FACTS.encode(prompt[1]["content"] + " Anna </answer>")]])
     told = logits(start, forward(start, ids, torch.arange(ids.shape[1])[None])).log_softmax(-1)[0, -3:-1]
     assert sample.completions[0].logprobs == pytest.approx(told[range(2), ids[0, -2:]].tolist(), abs=1e-5)
 

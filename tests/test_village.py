@@ -5,31 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import shutil
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from apps.commands import main
-from apps.tunnel.served import worked_tree
-from apps.tunnel.village import (
-    NAMES,
-    PHRASINGS,
-    PRONOUNS,
-    SHOWN,
-    UNSEEN,
-    Village,
-    VillageHop,
-    environment_over,
-    parts_of,
-)
+from apps.tunnel.model import END, start_of, write_folder
+from apps.tunnel.policy import BatchedPolicy
+from apps.tunnel.report import verdict
+from apps.tunnel.statistics import PairedDifference
+from apps.tunnel.village import NAMES, PRONOUNS, SHOWN, Village, VillageHop, environment_over, parts_of
+from apps.tunnel.village_unit import STARTS, worked_tree
+from apps.tunnel.village_words import HELD, LEARNT, PHRASINGS, UNSEEN, VILLAGE
+from benchmarks.village_start import is_right, rows_of
 from data_generation.growth import finished
 from indexes import open_retriever
 from preference.labels.gold import gold
 from steprag.agent.facts import facts_about, supported
 from steprag.agent.grammars import TRANSCRIPT
-from steprag.engines.models import ATLAS
+from steprag.engines.tokens import prompt_tokens, reply_tokens
 from steprag.tree import Tree
 from steprag.types import Question
 
@@ -42,14 +37,15 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def test_names_and_phrasings_of_the_test_are_held_out() -> None:
     shown, held = Village(1), Village(1, fresh=True, unseen=True)
-    words = {word for one in held.persons for word in one.name.split()}
-    text = "\n".join(f"{page.title}\n{page.text}" for page in shown.corpus())
-    assert not words & set(re.findall(r"\w+", text))
+    assert not set(HELD) & set(LEARNT)
+    surnames = [{one.name.split()[1] for one in world.persons} for world in (shown, held)]
+    assert surnames[0] <= set(LEARNT)
+    assert surnames[1] <= set(HELD)
     told = [re.escape(phrasing).replace(r"\ ", " ") for phrasing in PHRASINGS]
     forms = [re.compile(re.sub(r"\\{\w+\\}", r"[\\w' ]+?", one), re.IGNORECASE) for one in told]
 
     def used(world: Village, some: list[re.Pattern[str]]) -> int:
-        facts = [world.page(person, name)[1] for person in world.persons[:24] for name in NAMES]
+        facts = [world.page(person, name)[1].partition(" ")[2] for person in world.persons[:24] for name in NAMES]
         return sum(any(form.fullmatch(fact) for fact in facts) for form in some)
 
     assert [used(shown, forms[:UNSEEN]), used(shown, forms[UNSEEN:]), used(held, forms[UNSEEN:])] == [16, 0, 8]
@@ -117,16 +113,46 @@ def test_the_world_and_the_marks_see_the_same_wrong_step(built: tuple[Village, P
     assert [value.value if value else None for value in gold(facts_about(tree, TRANSCRIPT))][1:5] == [0.5] * 4
 
 
-@pytest.mark.engine
+def test_a_start_reads_what_it_never_saw(tmp_path: Path) -> None:
+    policy = BatchedPolicy(start_of("reader", STARTS), 0.0, VILLAGE)
+
+    async def right(world: Village) -> list[bool]:
+        rows = await rows_of(world, tmp_path / world.told, 20)
+        said = await asyncio.gather(*(policy.sample(row.prompt, (), n=1, seed=0) for row in rows))
+        return [is_right(one.completions[0], row) for one, row in zip(said, rows, strict=True)]
+
+    for told in ("list", "text"):
+        shares = asyncio.run(right(Village(8, told, fresh=True, unseen=True)))
+        assert sum(shares) >= 0.85 * len(shares)
+
+
+def test_the_trainers_tokens_are_the_policys(built: tuple[Village, Path], tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    write_folder(start_of("high", STARTS), tmp_path, VILLAGE)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, trust_remote_code=False)
+    world, index = built
+    for row in asyncio.run(rows_of(world, index.parent, 6)):
+        assert prompt_tokens(row.prompt, tokenizer) == VILLAGE.prompt(row.prompt)
+        told = VILLAGE.encode(row.completion[0]["content"])
+        assert reply_tokens(row.prompt, row.completion[0], tokenizer) == [*told, END]
+    texts = [f"{page.title} {page.text}" for page in world.corpus()]
+    assert [VILLAGE.decode(VILLAGE.encode(text)) for text in texts] == texts
+
+
+@pytest.mark.parametrize(
+    ("mean", "low", "high", "said"),
+    [(6, 1, 11, "shown"), (6, -1, 13, "open"), (3, -1, 7, "open"), (4, 1, 7, "open"), (1, -2, 4.9, "opposite")],
+)
+def test_a_verdict_needs_its_interval(mean: float, low: float, high: float, said: str) -> None:
+    assert verdict(PairedDifference(mean, low, high, (low, high), 0.5)) == said
+
+
 def test_a_cell_runs_from_start_to_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, starts = tmp_path / "run", tmp_path / "starts"
+    out = tmp_path / "run"
     cells = ["village: list, high support", "village: text, low support, worked"]
     argv = ["tunnel", "--world", "village", "--quick", "--seeds", "1", "--jobs", "1", "--out", str(out)]
-    argv += ["--starts", str(starts), "--cells", *cells, "--arms", "start", "marked facts"]
-    assert main(argv) == 2
-    assert "make it: python -m benchmarks.village_start" in capsys.readouterr().err
-    for level in ("high", "low"):
-        shutil.copytree(ATLAS / "agent", starts / level / "model")
+    argv += ["--cells", *cells, "--arms", "start", "marked facts"]
     assert main(argv) == 0
     said = capsys.readouterr()
     assert said.err.count("of open states have a right step") == 2

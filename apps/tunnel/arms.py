@@ -119,13 +119,11 @@ RATES_SEEDS = (100, 101)
 @dataclass(frozen=True)
 class VillageCell(Cell):
     """A cell of the village. `level`: how often the start asks a right later query; `told`: as `Village.told`;
-    `worked`: trees hold a worked way and restart from its states; `start`: the adapter; `weights`: its hash.
+    `worked`: trees hold a worked way and restart from its states.
     """
 
     told: str = "text"
     worked: bool = False
-    start: str = field(default="", repr=False)
-    weights: str = ""
 
 
 VILLAGE = VillageCell("village: list, high support", level="high", hops=(2, 3, 3), tests=400, told="list")

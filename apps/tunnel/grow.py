@@ -58,6 +58,12 @@ def environment_of(world: FactWorld) -> Environment:
     return Environment(load_profile("tunnel"), world, SHOWN, DEPTH)
 
 
+def with_ends(environment: Environment) -> Environment:
+    """The environment, whose prompts show the end of each step."""
+    words = environment.profile.words.model_copy(update={"step": "{text} </s> "})
+    return replace(environment, profile=replace(environment.profile, words=words))
+
+
 def answers(environment: Environment, weights: Weights, questions: Sequence[Question]) -> list[str | None]:
     """The greedy answer to every question, None where there is none; questions of like length are played together."""
     policy = BatchedPolicy(weights, 0.0)

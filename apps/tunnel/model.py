@@ -1,4 +1,4 @@
-"""The tunnel's model: its words, its starts, and a Llama of two layers as a function of its weights.
+"""The tunnel's models: their words, their starts, and a small Llama as a function of its weights.
 
 A start's folder is what `LlamaForCausalLM` of transformers reads, and its logits are the same. In plain PyTorch a batch
 this small takes a third of the time.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from apps.tunnel.world import KINDS, NOTHING, PERSONS, RELATION_OF, RELATIONS, plain
+from apps.tunnel.world import DROPPED, KINDS, NOTHING, PERSONS, RELATION_OF, RELATIONS
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.types import Message
 
@@ -22,59 +23,91 @@ if TYPE_CHECKING:
 PAD, BEGIN, END, ASKED = range(4)
 HEADS = tuple(action.head for action in TRANSCRIPT.actions)
 TAGS = tuple(action.closing for action in TRANSCRIPT.actions)
-WORDS = ("<pad>", "<s>", "</s>", "?", "is", "yes", "no", NOTHING, *HEADS, *TAGS, *KINDS, *RELATIONS, *RELATION_OF,
-         *PERSONS)  # fmt: skip
-"""The vocabulary, by id: a token a word; the words that announce an action are one token with its tag."""
-IDS = {word: place for place, word in enumerate(WORDS)}
-CLOSING = frozenset(IDS[tag] for tag in TAGS)
-SPLIT = re.compile("|".join(map(re.escape, HEADS)) + r"|\?|[^\s?]+")
+SPECIAL = ("<pad>", "<s>", "</s>", "?")
 
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """Words by id; those that announce an action are one token with its tag.
+
+    `split` finds them in a text that `dropped` words have left; `glued` ones have no blank before them. `most`: tokens
+    a completion; `longest`: an episode; `batch`: rows that are sampled at once.
+    """
+
+    words: tuple[str, ...]
+    split: re.Pattern[str]
+    dropped: tuple[str, ...] = ()
+    glued: frozenset[str] = frozenset()
+    most: int = 8
+    longest: int = 288
+    batch: int = 512
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """The place of every word."""
+        return {word: place for place, word in enumerate(self.words)}
+
+    @cached_property
+    def closing(self) -> frozenset[int]:
+        """The ids of the closing tags."""
+        return frozenset(self.ids[tag] for tag in TAGS)
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text of known words. Raises KeyError for any other."""
+        for word in self.dropped:
+            text = text.replace(word, "")
+        return [self.ids[word] for word in self.split.findall(text)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The words of ids, a blank between them but before glued ones."""
+        words = (self.words[each] for each in ids)
+        return "".join(word if word in self.glued else f" {word}" for word in words).removeprefix(" ")
+
+    def prompt(self, messages: tuple[Message, ...]) -> list[int]:
+        """The tokens of a prompt: the question, and what the assistant has written and read so far."""
+        question, *begun = messages
+        return [BEGIN, *self.encode(question["content"]), *(self.encode(begun[0]["content"]) if begun else ())]
+
+
+FACTS = Vocabulary(
+    (*SPECIAL, "is", "yes", "no", NOTHING, *HEADS, *TAGS, *KINDS, *RELATIONS, *RELATION_OF, *PERSONS),
+    re.compile("|".join(map(re.escape, HEADS)) + r"|\?|[^\s?]+"), DROPPED,
+)  # fmt: skip
+"""Those of the world of facts, a token a word. An episode has at most nineteen steps of eight tokens, nine times twelve
+of passages, and the question; the longest step has six.
+"""
 LAYERS, WIDTH, INNER, TURNING = 2, 96, 192, 4
-"""`TURNING`: heads of attention."""
-LONGEST = 288
-"""Tokens of an episode at most: nineteen steps of eight tokens, nine times twelve of passages, the question."""
+"""Of the world of facts. `TURNING`: heads of attention, of every start."""
 START = Path(__file__).parent / "start"
 Weights = dict[str, "Tensor"]
 """By the names of transformers."""
 
 
-def encode(text: str) -> list[int]:
-    """The ids of a text of known words. Raises KeyError for any other."""
-    return [IDS[word] for word in SPLIT.findall(plain(text))]
-
-
-def decode(ids: Sequence[int]) -> str:
-    """The words of ids, a blank between them."""
-    return " ".join(WORDS[each] for each in ids)
-
-
-def prompt_ids(messages: tuple[Message, ...]) -> list[int]:
-    """The tokens of a prompt: the question, and what the assistant has written and read so far."""
-    question, *begun = messages
-    return [BEGIN, *encode(question["content"]), *(encode(begun[0]["content"]) if begun else ())]
-
-
 @cache
-def start_of(level: str) -> Weights:
+def start_of(level: str, folder: Path = START) -> Weights:
     """The start of a level: middle, weak, strong, or ended, which is middle and ends its steps with `</s>`; all but the
-    first are kept as their difference, in 8 bits.
+    first are kept as their difference, in 8 bits. Of the village: reader, high or low.
     """
     from safetensors.torch import load_file
 
-    weights = {name: each.float() for name, each in load_file(START / "model.safetensors").items()}
-    if level == "middle":
+    weights = {name: each.float() for name, each in load_file(folder / "model.safetensors").items()}
+    if level in ("middle", "reader"):
         return weights
-    steps = load_file(START / f"{level}.safetensors")
+    steps = load_file(folder / f"{level}.safetensors")
     return {name: each + steps[name].float() * steps[f"{name}.step"] for name, each in weights.items()}
 
 
+def sizes(weights: Weights) -> tuple[int, int]:
+    """Layers and width."""
+    return sum(name.endswith("q_proj.weight") for name in weights), weights["model.embed_tokens.weight"].shape[1]
+
+
 @cache
-def _turns() -> Tensor:
-    """Cosines and sines of every place: (2, places, width of a head)."""
+def _turns(width: int) -> Tensor:
+    """Cosines and sines of every place for heads of that width: (2, places, width)."""
     import torch
 
-    width = WIDTH // TURNING
-    angles = torch.arange(LONGEST)[:, None] * 10_000.0 ** (-torch.arange(0, width, 2) / width)[None]
+    angles = torch.arange(1024)[:, None] * 10_000.0 ** (-torch.arange(0, width, 2) / width)[None]
     return torch.stack([angles.cos(), angles.sin()]).repeat(1, 1, 2)
 
 
@@ -89,7 +122,8 @@ def forward(
     import torch
     from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
-    cos, sin = _turns()[:, places][:, :, None]
+    layers, width = sizes(weights)
+    cos, sin = _turns(width // TURNING)[:, places][:, :, None]
     rows = torch.arange(len(ids))[:, None]
 
     def turned(x: Tensor) -> Tensor:
@@ -97,9 +131,9 @@ def forward(
         return x * cos + torch.cat([-other, one], -1) * sin
 
     x = weights["model.embed_tokens.weight"][ids]
-    for layer in range(LAYERS):
+    for layer in range(layers):
         own = {name[15:-7]: each for name, each in weights.items() if name.startswith(f"model.layers.{layer}.")}
-        normal = rms_norm(x, (WIDTH,), own["input_layernorm"], 1e-5)
+        normal = rms_norm(x, (width,), own["input_layernorm"], 1e-5)
         q, k, v = (
             linear(normal, own[f"self_attn.{name}_proj"]).unflatten(-1, (TURNING, -1)).transpose(1, 2) for name in "qkv"
         )
@@ -109,12 +143,41 @@ def forward(
             k, v = kept[layer]
         read = scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None)
         x = x + linear(read.transpose(1, 2).flatten(2), own["self_attn.o_proj"])
-        normal = rms_norm(x, (WIDTH,), own["post_attention_layernorm"], 1e-5)
+        normal = rms_norm(x, (width,), own["post_attention_layernorm"], 1e-5)
         gate, up = linear(normal, own["mlp.gate_proj"]), linear(normal, own["mlp.up_proj"])
         x = x + linear(silu(gate) * up, own["mlp.down_proj"])
-    return rms_norm(x, (WIDTH,), weights["model.norm.weight"], 1e-5)
+    return rms_norm(x, (width,), weights["model.norm.weight"], 1e-5)
 
 
 def logits(weights: Weights, hidden: Tensor) -> Tensor:
     """Of every word, from hidden states."""
     return hidden @ weights["model.embed_tokens.weight"].T
+
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}<s> {{ m['content'] }}{% else %} {{ m['content'] }} </s>"
+    "{% endif %}{% endfor %}"
+)
+"""Of chats, for starts that end their steps with `</s>`."""
+
+
+def write_folder(weights: Weights, folder: Path, words: Vocabulary = FACTS) -> None:
+    """Weights, tokenizer and chat template, as transformers reads them."""
+    from safetensors.torch import save_file
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+    from transformers import LlamaConfig, PreTrainedTokenizerFast
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config = LlamaConfig.from_pretrained(START)
+    config.num_hidden_layers, config.hidden_size = sizes(weights)
+    config.intermediate_size = weights["model.layers.0.mlp.up_proj.weight"].shape[0]
+    config.head_dim, config.vocab_size = config.hidden_size // TURNING, len(words.words)
+    config.max_position_embeddings = 1024
+    config.save_pretrained(folder)
+    save_file({name: one.contiguous() for name, one in weights.items()}, folder / "model.safetensors", {"format": "pt"})
+    tokenizer = Tokenizer(models.WordLevel(words.ids, unk_token=words.words[0]))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Replace(word, "") for word in words.dropped])
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(words.split.pattern), "removed", invert=True)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, chat_template=TEMPLATE, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    ).save_pretrained(folder)

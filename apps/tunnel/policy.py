@@ -14,12 +14,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from apps.tunnel import model
-from apps.tunnel.model import decode, encode, prompt_ids
+from apps.tunnel.model import FACTS, Vocabulary
 from steprag.types import Completion, Message, Sample, Usage
-
-MOST_TOKENS = 8
-"""Tokens a completion; the longest step has six."""
-LARGEST_BATCH = 512
 
 
 @dataclass(eq=False)
@@ -32,37 +28,36 @@ class _Request:
     future: asyncio.Future[Completion]
     written: list[int] = field(default_factory=list)
 
-    @property
-    def ended(self) -> bool:
+    def ended(self, closing: frozenset[int]) -> bool:
         """Whether its last token is the end."""
-        return bool(self.written) and self.written[-1] in model.CLOSING
+        return bool(self.written) and self.written[-1] in closing
 
 
 class BatchedPolicy:
     """A `Policy` and a `Scorer`. `temperature` 0 is greedy. A completion ends at its closing tag."""
 
-    def __init__(self, weights: model.Weights, temperature: float = 1.0) -> None:
-        self._weights, self._temperature = weights, temperature
+    def __init__(self, weights: model.Weights, temperature: float = 1.0, words: Vocabulary = FACTS) -> None:
+        self._weights, self._temperature, self._words = weights, temperature, words
         self._waiting: list[_Request] = []
         self._answering: list[_Request] = []
         self._runs: asyncio.Task[None] | None = None
-        width = model.WIDTH // model.TURNING
-        self._kept = torch.zeros(model.LAYERS, 2, LARGEST_BATCH, model.TURNING, model.LONGEST, width)
+        layers, width = model.sizes(weights)
+        self._kept = torch.zeros(layers, 2, words.batch, model.TURNING, words.longest, width // model.TURNING)
         """Keys and values of the tokens of episodes, a slot each."""
-        self._fed: dict[int, list[int]] = {slot: [] for slot in range(LARGEST_BATCH)}
+        self._fed: dict[int, list[int]] = {slot: [] for slot in range(words.batch)}
         """Those tokens by slot, the longest unused first."""
 
     async def sample(self, messages: tuple[Message, ...], allowed: tuple[str, ...], *, n: int, seed: int) -> Sample:
         """`n` completions of one prompt."""
         del allowed  # the policy has learnt the grammar; what breaks it is refused, as anywhere
-        ids = prompt_ids(messages)
+        ids = self._words.prompt(messages)
         seeds = [None] * n if self._temperature == 0 else [seed * 64 + place for place in range(n)]
         said = await asyncio.gather(*(self._asked(ids, each, []) for each in seeds))
-        return Sample(tuple(said), Usage(1, len(ids), sum(len(encode(one.text)) for one in said)))
+        return Sample(tuple(said), Usage(1, len(ids), sum(len(self._words.encode(one.text)) for one in said)))
 
     async def score(self, messages: tuple[Message, ...], text: str) -> Sample:
         """The log-probabilities of the words of `text`."""
-        ids, given = prompt_ids(messages), encode(text)
+        ids, given = self._words.prompt(messages), self._words.encode(text)
         return Sample((await self._asked(ids, None, given),), Usage(1, len(ids) + len(given), 0))
 
     def _asked(self, ids: list[int], seed: int | None, given: list[int]) -> asyncio.Future[Completion]:
@@ -92,8 +87,8 @@ class BatchedPolicy:
             self._answering, self._waiting = sorted(self._waiting, key=lambda row: len(row.ids)), []
             for given, answer in ((True, self._score), (False, self._sample)):
                 some = [row for row in self._answering if bool(row.given) == given]
-                for first in range(0, len(some), LARGEST_BATCH):
-                    answer(some[first : first + LARGEST_BATCH])
+                for first in range(0, len(some), self._words.batch):
+                    answer(some[first : first + self._words.batch])
 
     @torch.no_grad()
     def _score(self, rows: list[_Request]) -> None:
@@ -103,7 +98,7 @@ class BatchedPolicy:
             first, count = len(row.ids) - 1, len(row.given)
             told = model.logits(self._weights, hidden[number, first : first + count]).log_softmax(-1)
             logps = tuple(told[range(count), row.given].tolist())
-            row.future.set_result(Completion(decode(row.given), "scored", logps))
+            row.future.set_result(Completion(self._words.decode(row.given), "scored", logps))
 
     @torch.no_grad()
     def _sample(self, rows: list[_Request]) -> None:
@@ -111,24 +106,25 @@ class BatchedPolicy:
         noise = [np.random.default_rng(row.seed) for row in rows if row.seed is not None]
         slots, known = self._taken(rows)
         ends = torch.tensor([len(row.ids) for row in rows])
-        kept = self._kept[:, :, slots, :, : int(ends.max()) + MOST_TOKENS]
+        kept = self._kept[:, :, slots, :, : int(ends.max()) + self._words.most]
         ids, places = padded([row.ids[first:] for row, first in zip(rows, known, strict=True)]), torch.tensor(known)
-        for _ in range(MOST_TOKENS):
+        for _ in range(self._words.most):
             at = (places[:, None] + torch.arange(ids.shape[1])).clamp(max=kept.shape[-2] - 1)
             seen = torch.arange(kept.shape[-2]) <= at[:, None, :, None]
             hidden = model.forward(self._weights, ids, at, seen, kept)
             told = hidden[torch.arange(len(rows)), ends - places - 1]
             chosen = self._chosen(model.logits(self._weights, told), noise)
             for row, token in zip(rows, chosen, strict=True):
-                if not row.ended:
+                if not row.ended(self._words.closing):
                     row.written.append(token)
-            if all(row.ended for row in rows):
+            if all(row.ended(self._words.closing) for row in rows):
                 break
             places, ends, ids = ends, ends + 1, torch.tensor(chosen)[:, None]
         self._kept[:, :, slots, :, : kept.shape[-2]] = kept
         for slot, row in zip(slots, rows, strict=True):
             self._fed[slot] = [*row.ids, *row.written[:-1]]
-            row.future.set_result(Completion(decode(row.written), "stop" if row.ended else "length"))
+            finish = "stop" if row.ended(self._words.closing) else "length"
+            row.future.set_result(Completion(self._words.decode(row.written), finish))
 
     def _taken(self, rows: list[_Request]) -> tuple[list[int], list[int]]:
         """A slot a row, that of its own question if one is free, and how many of its tokens are fed: never all."""
@@ -148,7 +144,7 @@ class BatchedPolicy:
     def _chosen(self, told: Tensor, noise: list[np.random.Generator]) -> list[int]:
         """A token a row: sampled by Gumbel noise of the row's own, so that no row depends on its neighbours."""
         if self._temperature > 0:
-            drawn = np.stack([rng.gumbel(size=len(model.WORDS)) for rng in noise])
+            drawn = np.stack([rng.gumbel(size=len(self._words.words)) for rng in noise])
             told = told / self._temperature + torch.from_numpy(drawn).to(told.dtype)
         return told.argmax(-1).tolist()
 

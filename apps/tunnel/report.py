@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from apps.tunnel.arms import CELLS, MAIN, POOLED, RATES, WORLDS
+from apps.tunnel.arms import CELLS, CURE, LIST_CELLS, MAIN, POOLED, RATES, TEXT_CELLS, VILLAGE, WORLDS
 from apps.tunnel.statistics import PairedDifference, holm, of_seeds, trend
 from inference.scoring.tables import markdown
 from steprag.console.plots import can_draw, new_figure, save_png
@@ -22,6 +22,10 @@ UNMARKED = ("chained match", POOLED, "judge: a stronger policy", "gain, guarded"
 CURVES = ("rollouts", POOLED, "judge: a stronger policy", TURNED, FACTS, "oracle")
 BY_HOPS = ("1 or 2 hops", MAIN.name, "4 to 6 hops")
 """Cells by the length of what is trained on."""
+LABELS = ("chained match", "marked facts, as many pairs")
+EXPECTED = {LIST_CELLS[0].name: "shown", LIST_CELLS[1].name: "opposite", TEXT_CELLS[0].name: "shown",
+            TEXT_CELLS[1].name: "opposite", CURE.name: "shown"}  # fmt: skip
+"""Of each cell of the village whether `LABELS` were thought to win, before any arm was run."""
 QUICK = "These sizes show that the tunnel runs. They judge no goal."
 CELL_NAMES = tuple(cell.name for world in WORLDS.values() for cell in world.cells)
 RATES_NAMES = tuple(world.rates_cell.name for world in WORLDS.values())
@@ -122,6 +126,31 @@ def _goals(cells: Mapping[str, CellResults]) -> list[str]:
     return ["## Goals, set before the run", "", markdown(head, rows)]
 
 
+def verdict(found: PairedDifference) -> str:
+    """Shown: 5 points or more, and the interval above 0. Opposite: its upper end below 5. Else open."""
+    if found.mean >= 5 and found.low > 0:
+        return "shown"
+    return "opposite" if found.high < 5 else "open"
+
+
+def _hypotheses(cells: Mapping[str, CellResults]) -> list[str]:
+    """What was expected of the village, and what came of it."""
+    rows = []
+    for name, expected in EXPECTED.items():
+        cell = cells.get(name)
+        if cell is None or len(cell.hops) < VILLAGE.tests:  # fewer questions of --quick judge nothing
+            continue
+        for arm in LABELS:
+            if len(seeds := cell.told.get(arm, {}).keys() & cell.told.get(BASE, {}).keys()) > 1:
+                found = cell.over(arm)
+                rows.append([name, arm, str(len(seeds)), *found.shown, expected, verdict(found)])
+    if not rows:
+        return []
+    head = ["cell", "label", "seeds", "points over outcomes (95 %, t)", "bootstrap", "expected", "found"]
+    return ["## Expected before the run", "", "Shown: 5 points or more, and the interval above 0. Opposite: its upper "
+            "end below 5.", "", markdown(head, rows)]  # fmt: skip
+
+
 def _cell(cell: CellResults) -> list[str]:
     """What each arm reached, the best first; and its pairs: right, wrong, undecided."""
     seeds = max(map(len, cell.told.values()))
@@ -189,7 +218,7 @@ def write(out: Path, command: str) -> Path:
     picture = "![Points over outcomes by hops of the test question](hops.png)"
     judged = len(main.hops) >= MAIN.tests  # fewer questions of --quick judge nothing
     goals = _goals(cells) if judged else [QUICK, ""] if main.name in [cell.name for cell in CELLS] else []
-    lines = ["# The wind tunnel", "", f"    {command}", "", *goals]
+    lines = ["# The wind tunnel", "", f"    {command}", "", *goals, *_hypotheses(cells)]
     lines += [picture, ""] * draw(main, out / "hops.png")
     for name, cell in cells.items():
         lines += _rates(cell) if name in RATES_NAMES else _cell(cell)

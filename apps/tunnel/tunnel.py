@@ -20,7 +20,6 @@ from apps.tunnel import arms as known
 from apps.tunnel.arms import WORLDS, Cell, LabelArm, TunnelWorld, VillageCell
 from steprag.config.load import parse_arguments
 from steprag.console.progress import say, say_next
-from steprag.engines.models import adapter_hash
 from steprag.engines.threads import usable_cores
 from steprag.errors import ConfigError, counted, quoted
 from steprag.extras import function_at
@@ -53,8 +52,7 @@ def main(argv: list[str]) -> int:
     out, command = Path(given.out), f"steprag tunnel {shlex.join(argv)}"
     _ = _by_name(given)  # named wrongly, a reward or search is refused before any work
     if given.jobs:
-        *cells, rates_cell = (_begun(cell, given) for cell in (*cells, world.rates_cell))
-        arms = _with_rates([*arms, *_own_arms(given)], rates_cell, given)
+        arms = _with_rates([*arms, *_own_arms(given)], world.rates_cell, given)
         units = list(_units(cells, arms, world, given))
         work = f"{counted(len(units), 'unit')}, {counted(len(arms), 'arm')}, {counted(len(cells), 'cell')}"
         say(f"tunnel: {work}, {given.jobs} side by side; in {out}")
@@ -75,9 +73,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     cells, arms = ("; ".join(dict.fromkeys(names)).replace("%", "%%") for names in some)
     parser.add_argument("--out", default="runs/tunnel", metavar="DIR", help="run folder [runs/tunnel]")
     parser.add_argument("--world", choices=WORLDS, default="facts", help="facts: passages of four words, a policy of "
-                        "190,000 weights; village: pages to be read, the embedded model, hours [facts]")  # fmt: skip
-    parser.add_argument("--starts", default="runs/village-start", metavar="DIR", help="of the village: folder of "
-                        "benchmarks/village_start.py [runs/village-start]")  # fmt: skip
+                        "190,000 weights; village: pages to be read, 890,000 weights, hours [facts]")  # fmt: skip
     parser.add_argument("--cells", nargs="+", metavar="CELL", help=f"of: {cells}; or all [the first of its world]")
     parser.add_argument("--arms", nargs="+", default=["outcomes", "rollouts", "marked facts"], metavar="ARM",
                         help=f"of: {arms}; or all, where in cells after the first only those run that the goals need "
@@ -117,17 +113,6 @@ def _own_arms(given: argparse.Namespace) -> list[LabelArm]:
         return rewarded
     searched = [known.OUTCOMES, LabelArm("marked facts", "marked facts"), *rewarded]
     return [*rewarded, *(replace(arm, name=f"{arm.name}, own search", how=OWN) for arm in searched)]
-
-
-def _begun(cell: Cell, given: argparse.Namespace) -> Cell:
-    """The cell, one of the village with its start in place. Raises ConfigError where that is not there."""
-    if not isinstance(cell, VillageCell):
-        return cell
-    start = Path(given.starts, cell.level, "model")
-    if not (start / "adapter_config.json").is_file():
-        raise ConfigError(f"no start of the village in {start}; make it: python -m benchmarks.village_start "
-                          f"{given.starts}")  # fmt: skip
-    return replace(cell, start=str(start), weights=(adapter_hash(start) or "")[:16])
 
 
 def _units(
@@ -179,7 +164,7 @@ def run_unit(unit: Unit, given: argparse.Namespace) -> None:
     cell, seed, arms = unit
     out, named = Path(given.out), _by_name(given)
     if isinstance(cell, VillageCell):
-        from apps.tunnel.served import VillageSeed
+        from apps.tunnel.village_unit import VillageSeed
 
         VillageSeed(cell, seed, *named, work_of(out, cell, seed)).run(arms, out)
         return

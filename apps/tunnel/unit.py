@@ -13,9 +13,9 @@ import numpy as np
 
 from apps.tunnel import grpo
 from apps.tunnel.arms import OUTCOMES, Cell, LabelArm
-from apps.tunnel.grow import Forest, Search, answers, environment_of, grown
+from apps.tunnel.grow import Forest, Search, answers, environment_of, grown, with_ends
 from apps.tunnel.labels import LABELS, Label
-from apps.tunnel.model import Weights, encode, prompt_ids, start_of
+from apps.tunnel.model import FACTS, Weights, start_of
 from apps.tunnel.train import LearntPair, LearntRow, Schedule, dpo, sft
 from apps.tunnel.world import HOPS, FactWorld
 from preference.config import PairsConfig
@@ -107,7 +107,7 @@ def pair_rows(made: Sequence[ToldPair]) -> list[LearntPair]:
     """Pairs as rows of tokens."""
 
     def row(prompt: tuple[Message, ...], reply: tuple[Message, ...]) -> LearntRow:
-        before, step = prompt_ids(prompt), encode(reply[0]["content"])
+        before, step = FACTS.prompt(prompt), FACTS.encode(reply[0]["content"])
         return LearntRow(before + step, ((len(before), len(before) + len(step)),))
 
     return [(row(pair.prompt, pair.chosen), row(pair.prompt, pair.rejected)) for pair, _ in made]
@@ -116,9 +116,9 @@ def pair_rows(made: Sequence[ToldPair]) -> list[LearntPair]:
 def episode_row(tree: Tree, leaf: Node) -> LearntRow:
     """A whole episode; its steps are learnt."""
     path = path_to(tree, leaf)
-    starts = [len(prompt_ids(above.messages or ())) for above in path[:-1]]
-    spans = tuple((start, start + len(encode(node.text))) for start, node in zip(starts, path[1:], strict=True))
-    return LearntRow([*prompt_ids(path[-2].messages or ()), *encode(leaf.text)], spans)
+    starts = [len(FACTS.prompt(above.messages or ())) for above in path[:-1]]
+    spans = tuple((start, start + len(FACTS.encode(node.text))) for start, node in zip(starts, path[1:], strict=True))
+    return LearntRow([*FACTS.prompt(path[-2].messages or ()), *FACTS.encode(leaf.text)], spans)
 
 
 def whole_pairs(trees: Sequence[Tree], rng: np.random.Generator) -> list[LearntPair]:
@@ -163,7 +163,7 @@ class Seed:
         """What the arm's policy answers to the test questions, and what to report of its training."""
         if arm.method == "grpo":
             weights, facts = grpo.trained(arm, self._world, self._asked, self._seed)
-            return answers(grpo.environment_with_ends(self._test), weights, self._tests), facts
+            return answers(with_ends(environment_of(self._test)), weights, self._tests), facts
         weights, facts = self._learnt(arm)
         return answers(environment_of(self._test), weights, self._tests), facts
 

@@ -1,11 +1,12 @@
 """Village: a small world that must be read, made from a seed. Its facts are those of the tunnel's kind, told in prose.
 
-A person has somebody for every relation. A page tells one such fact of the person in its title, in 3 to 5 sentences:
-the fact, what else is known of the person, and, of a share of the pages, the same relation of somebody else. In a third
-of the pages a pronoun stands in the fact for the person. `told="list"`: a page is its fact alone, as plain items.
+A person has somebody for every relation. A page tells one such fact of the person in its title, in 3 to 5 numbered
+lines of a sentence each: the fact, what else is known of the person, and, of a share of the pages, the same relation of
+somebody else. In a third of the pages a pronoun stands in the fact for the person. `told="list"`: a page is its fact
+alone, as plain items.
 
-Queries are free text for a BM25 index of the pages (`build`). Evidence is a sentence of a page, copied behind the
-page's title, so that the marks of `steprag pairs` see whose fact was kept: they read no pronoun and no "Ada Norkin's".
+Queries are free text for a BM25 index of the pages (`build`). Evidence is a line of a page, copied behind the page's
+title, so that the marks of `steprag pairs` see whose fact was kept: they read no pronoun.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from functools import cached_property
 from itertools import product
 from pathlib import Path
 
+from apps.tunnel.grow import with_ends
+from apps.tunnel.village_words import FILLERS, HELD, LEARNT, LINES, MEN, PHRASINGS, UNSEEN, WOMEN
 from apps.tunnel.world import RELATIONS
 from data_generation.worked import WorkedEpisode, WorkedStep
 from indexes.commands.build import build_index
@@ -36,38 +39,10 @@ PERSONS, STRANGERS = 64, 24
 """Whom pages are about, and whom they only mention."""
 HOPS = (1, 2, 3)
 SHOWN = 2  # passages a search
-DEPTH = 11
-"""Steps an episode: five searches with their evidence, and the answer."""
+DEPTH = 9
+"""Steps an episode: four searches with their evidence, and the answer."""
 PRONOUNS = 1 / 3
 """The share of text pages whose fact names its person by a pronoun."""
-_WOMEN = "Ada Bella Clara Dora Emma Fiona Grace Hanna Irma Julia Karen Laura Maria Nina Paula Rosa"
-_MEN = "Adam Bruno Carl David Eric Felix George Hugo Ivan Jack Kevin Leo Martin Oscar Peter Simon"
-_FRESH = ("Alice Tina Vera Wendy", "Daniel Otto Robin Walter")
-"""First names of women and of men that no training row holds."""
-_HEADS = "Bar Bren Cal Cor Dar Del Fen Gal Har Hol Kel Lam Mar Mor Nor Pel Ran Sel Tar Tol Ul Var Wen Yar"
-_TAILS = "bek dane fold gard hurst kin lock mond nick pool rish stow tham vane wick zell"
-_SURNAMES = tuple(map("".join, product(_HEADS.split(), _TAILS.split())))
-HELD = 4  # every fourth surname is held out
-PHRASINGS = (
-    "{Whose} {r} is {o}.", "{o} is {whose} {r}.", "{Who} has {o} as {own} {r}.", "{Who} calls {o} {own} {r}.",
-    "{o} has been {whose} {r} for years.", "Everybody knows that {whose} {r} is {o}.",
-    "As {own} {r}, {who} chose {o}.", "{Who} found a good {r} in {o}.", "{o} became {whose} {r} last spring.",
-    "The {r} whom {who} trusts is {o}.", "Ask {whom} about {own} {r}, and {who} will name {o}.",
-    "{Who} named {o} as {own} {r}.", "It is {o} who is {whose} {r}.", "{Whose} {r} goes by the name of {o}.",
-    "For {whom} there is only one {r}, {o}.", "In the register {o} stands as {whose} {r}.",
-    "The one whom {who} calls {own} {r} is {o}.", "{Who} owes much to {own} {r} {o}.",
-    "When people speak of {whose} {r}, they mean {o}.", "{Who} would have no other {r} than {o}.",
-    "{o} answers when {who} sends for {own} {r}.", "Nobody but {o} is {whose} {r}.",
-    "{Who} introduced {o} as {own} {r}.", "To {whom}, {o} is the best {r} of all.",
-)  # fmt: skip
-UNSEEN = 16
-"""The first phrasing that is held out: training rows have those before it."""
-FILLERS = (
-    "{Who} lives by the mill.", "{Who} keeps bees behind the barn.", "{Whose} house has a green door.",
-    "{Who} moved here from the coast.", "{Who} plays cards on Sundays.", "{Whose} garden is full of plums.",
-    "{Who} walks to the market early.", "{Who} has never left the valley.", "{Whose} roof was mended in May.",
-    "{Who} sings in the choir.", "{Who} likes to talk about the weather.", "{Whose} brown dog sleeps by the gate.",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -112,11 +87,9 @@ class Village:
     def _everybody(self) -> tuple[Person, ...]:
         """Nobody shares a surname."""
         rng, count = random.Random(f"persons/{self.seed}"), PERSONS + STRANGERS
-        surnames = [name for place, name in enumerate(_SURNAMES) if (place % HELD == 0) == self.fresh]
-        women, men = (some.split() for some in (_FRESH if self.fresh else (_WOMEN, _MEN)))
-        drawn = [(rng.choice(women if place % 2 else men), place % 2 == 1) for place in range(count)]
-        return tuple(Person(f"{first} {last}", she)
-                     for (first, she), last in zip(drawn, rng.sample(surnames, count), strict=True))  # fmt: skip
+        drawn = [(rng.choice((MEN, WOMEN)[place % 2].split()), place % 2 == 1) for place in range(count)]
+        surnames = rng.sample(HELD if self.fresh else LEARNT, count)
+        return tuple(Person(f"{first} {last}", she) for (first, she), last in zip(drawn, surnames, strict=True))
 
     @property
     def persons(self) -> tuple[Person, ...]:
@@ -130,22 +103,24 @@ class Village:
                 for one, relation in product(self.persons, NAMES)}  # fmt: skip
 
     def page(self, person: Person, relation: str) -> tuple[Passage, str]:
-        """The page of a fact, and the sentence of it that states the fact."""
+        """The page of a fact, and the line of it that states the fact."""
         rng = random.Random(f"page/{self.seed}/{person.name}/{relation}")
-        told = self._facts[person.name, relation]
+        whom = self._facts[person.name, relation]
         name = f"{person.name} {relation}".lower().replace(" ", "-")
         if self.told == "list":
-            text = f"{person.name} | {relation} | {told.name}"
+            text = f"{person.name} | {relation} | {whom.name}"
             return Passage(name, person.name, text), text
         hidden, own = rng.random() < PRONOUNS, rng.sample(FILLERS, rng.choice((1, 2)))
-        fact = self._told(person, relation, told, rng, named=not hidden)
+        fact = self._told(person, relation, whom, rng, named=not hidden)
         first = own.pop().format(**person.words(named=True))
         block = [fact, first, *(filler.format(**person.words(named=False)) for filler in own)]
         lead = first if hidden or rng.random() < 0.5 else fact  # it names the person
         block.sort(key=lambda sentence: (sentence != lead, rng.random()))
         others = [self._aside(relation, rng) for _ in range(rng.choice((1, 2)))]
-        cut = rng.randint(0, len(others))
-        return Passage(name, person.name, " ".join([*others[:cut], *block, *others[cut:]])), fact
+        cut, start = rng.randint(0, len(others)), rng.randrange(len(LINES) - len(block) - len(others) + 1)
+        told = [*others[:cut], *block, *others[cut:]]
+        lines = [f"{number} {line}" for number, line in zip(LINES[start:], told, strict=False)]
+        return Passage(name, person.name, " ".join(lines)), lines[told.index(fact)]
 
     def _told(self, who: Person, relation: str, whom: Person, rng: random.Random, *, named: bool) -> str:
         phrasing = rng.choice(PHRASINGS[UNSEEN:] if self.unseen else PHRASINGS[:UNSEEN])
@@ -232,16 +207,16 @@ def worked(question: Question, hops: Iterable[VillageHop], learns: Callable[[str
     steps: list[WorkedStep] = []
     person = ""
     for place, hop in enumerate(hops):
-        steps += [_written("query", hop.query, learns("query", place), thought=f"I need the {hop.query}. "),
+        steps += [_written("query", hop.query, learns("query", place)),
                   _written("evidence", hop.evidence, learns("evidence", place), hop.page)]  # fmt: skip
         person = hop.person
     steps.append(_written("answer", person, learns("answer", len(steps) // 2)))
     return WorkedEpisode(question.id, question.question, question.golden_answers, tuple(steps), question.metadata)
 
 
-def _written(action: str, content: str, learn: bool, *gold: str, thought: str = "") -> WorkedStep:
+def _written(action: str, content: str, learn: bool, *gold: str) -> WorkedStep:
     known = TRANSCRIPT.action(action)
-    return WorkedStep(action, thought + known.head + known.tail(content), gold, learn)
+    return WorkedStep(action, known.head + known.tail(content), gold, learn)
 
 
 def parts_of(question: str) -> tuple[str, list[str]]:
@@ -265,5 +240,5 @@ def _is_right(node: Node, tree: Tree, due: VillageHop | None, seen: bool) -> boo
 
 
 def environment_over(retriever: Retriever) -> Environment:
-    """The agent's environment over a village's index."""
-    return Environment(load_profile("transcript"), retriever, SHOWN, DEPTH)
+    """The agent's environment over a village's index; prompts show the end of each step."""
+    return with_ends(Environment(load_profile("tunnel"), retriever, SHOWN, DEPTH))

@@ -73,9 +73,13 @@ def parts_of(question: str) -> tuple[str, list[str], str]:
     return person, relations, named
 
 
+DROPPED = ("Who is ", "'s")
+"""What only makes a text English: the policy's tokens do not hold it."""
+
+
 def plain(text: str) -> str:
-    """A text without the words that only make it English: the policy's tokens do not hold them."""
-    return text.removeprefix("Who is ").replace("'s", "")
+    """A text without `DROPPED`."""
+    return text.removeprefix(DROPPED[0]).replace(DROPPED[1], "")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
-"""A seed of a cell of the village: trees of a served policy, and the product's trainer.
+"""A seed of a cell of the village: trees over the product's BM25 index, and the product's trainer.
 
-The policy is an adapter of the embedded model behind llama.cpp's server. Agent, index, search, labels and pairs are
-those that the tunnel's other world uses too; training is `steprag train`.
+Agent, search, labels and pairs are those that the tunnel's other world uses too; training is `steprag train`.
 """
 
 from __future__ import annotations
@@ -18,8 +17,11 @@ from apps.commands import run
 from apps.tunnel.arms import MARKED, OUTCOMES, LabelArm, VillageCell
 from apps.tunnel.grow import Forest, Search, gathered, graft, searcher_of
 from apps.tunnel.labels import Label
+from apps.tunnel.model import Weights, start_of, write_folder
+from apps.tunnel.policy import BatchedPolicy
 from apps.tunnel.unit import Seed, counted, ends, made_of, made_pairs, narrowed
 from apps.tunnel.village import HOPS, Village, VillageHop, environment_over, worked
+from apps.tunnel.village_words import VILLAGE
 from data_generation.expand import Searcher
 from data_generation.growth import SearchTree, root_only
 from data_generation.search import grow
@@ -32,18 +34,16 @@ from steprag.agent.environment import Environment
 from steprag.agent.facts import facts_about, solved
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.agent.rollout import episode_of, rollout
-from steprag.config.sections import PolicyConfig
 from steprag.console.progress import say
 from steprag.errors import TrainingError
-from steprag.policy.open import open_policy
-from steprag.records.jsonl import line_hash, read_records, write_records
+from steprag.records.jsonl import file_hash, line_hash, read_records, write_records
 from steprag.records.training_rows import Pair
 from steprag.tree import Tree
 from steprag.types import Completion, Episode, Question, Usage
 
-AT_ONCE = 4
-"""Questions that are searched or answered side by side: the slots of the server."""
-LONGEST_STEP = 64  # tokens
+AT_ONCE = 128
+"""Questions that are searched or answered side by side."""
+STARTS = Path(__file__).parent / "village_start"
 
 
 def product_label(**keys: Any) -> Label:
@@ -82,15 +82,16 @@ def restarting(world: Village) -> Search:
 
 
 class VillageSeed(Seed):
-    """One seed of a cell of the village. `work`: where its indexes, trees, pairs and adapters are kept."""
+    """One seed of a cell of the village. `work`: where its indexes, trees, pairs and models are kept."""
 
     def __init__(
         self, cell: VillageCell, seed: int, labels: Mapping[str, Label], searches: Mapping[str, Search], work: Path
     ) -> None:
         self._cell, self._seed, self._searches = cell, seed, searches
-        self._work = work / line_hash(repr(cell))[:12]  # another start or size does not find these trees
+        self._work = work / line_hash(f"{cell!r} {file_hash(STARTS / 'model.safetensors')}")[:12]
+        # another start or size does not find these trees
         self._labels = {**labels, **VILLAGE_LABELS}
-        self._adapter = cell.start
+        self._start = start_of(cell.level, STARTS)
         self._place = Village(5000 + seed, cell.told)
         self._exam = Village(cell.test_world, cell.told, fresh=True, unseen=True)
         self._asked = self._place.questions(cell.questions, cell.hops)
@@ -98,7 +99,7 @@ class VillageSeed(Seed):
         self._searched: dict[str, Forest] = {}
 
     def _said(self, arm: LabelArm) -> tuple[list[str | None], dict[str, Any]]:
-        adapter, facts = self._adapter, {}
+        weights, facts = self._start, {}
         if arm.label:
             forest = self._trees_of(arm.how)
             made = narrowed(arm, made_pairs(arm, self._labels[arm.label], forest), forest,
@@ -106,8 +107,8 @@ class VillageSeed(Seed):
             facts = {"calls": sum(tree.usage.calls for tree in forest.trees), "pairs": counted(made, forest),
                      "unsolved": sum(not solved(tree) for tree in forest.trees)}  # fmt: skip
             if made:
-                adapter = self._taught(arm, [pair for pair, _ in made])
-        return asyncio.run(self._answered(adapter)), facts
+                weights = self._taught(arm, [pair for pair, _ in made])
+        return asyncio.run(self._answered(weights)), facts
 
     def _trees_of(self, how: str) -> Forest:
         """The trees of the start by this search, from the disk where they are there."""
@@ -122,9 +123,8 @@ class VillageSeed(Seed):
 
     async def _grown(self, how: str) -> list[Tree]:
         search = restarting(self._place) if self._cell.worked else self._searches[how]
-        config = PolicyConfig(adapter=self._adapter, temperature=1.0, max_tokens=LONGEST_STEP, concurrency=AT_ONCE)
-        index = self._place.build(self._work / "village")
-        async with aclosing(open_retriever(index)) as retriever, open_policy(config, TRANSCRIPT) as policy:
+        policy, index = BatchedPolicy(self._start, 1.0, VILLAGE), self._place.build(self._work / "village")
+        async with aclosing(open_retriever(index)) as retriever:
             environment = environment_over(retriever)
             searcher = searcher_of(environment, policy, self._cell.calls, self._seed)
             return await gathered((search(root_only(asked, environment), searcher) for asked in self._asked), AT_ONCE)
@@ -143,24 +143,27 @@ class VillageSeed(Seed):
             f"of these of later queries; {share:.0%} of open states have a right step: {FORECASTS[forecast(share)]}"
         )
 
-    def _taught(self, arm: LabelArm, pairs: Sequence[Pair]) -> str:
-        """The adapter that DPO makes of the start by these pairs. Raises TrainingError."""
+    def _taught(self, arm: LabelArm, pairs: Sequence[Pair]) -> Weights:
+        """What DPO makes of the start by these pairs. Raises TrainingError."""
+        from safetensors.torch import load_file
+
         folder = self._work / made_of(self._cell, arm)[:12]
-        folder.mkdir(parents=True, exist_ok=True)
+        write_folder(self._start, folder / "start", VILLAGE)
         write_records(folder / "pairs.train.jsonl", pairs)
-        code = run(["train", str(folder), "--stage", "dpo", "--adapter", self._adapter, "--out", str(folder / "model"),
-                    "--max_steps", str(self._cell.steps), "--batch_size", "16", "--learning_rate", str(arm.rate),
-                    "--warmup", "10", "--scheduler", "linear", "--dpo.sft_weight", "1", "--held_out", "0",
-                    "--collapse", "false", "--threads", "1"])  # fmt: skip
+        code = run(["train", str(folder), "--stage", "dpo", "--finetuning", "full", "--model", str(folder / "start"),
+                    "--out", str(folder / "model"), "--max_steps", str(self._cell.steps), "--batch_size", "16",
+                    "--max_length", str(VILLAGE.longest), "--learning_rate", str(arm.rate), "--warmup", "10",
+                    "--scheduler", "linear", "--dpo.sft_weight", "1", "--held_out", "0", "--collapse", "false",
+                    "--save_steps", "10000", "--threads", "1"])  # fmt: skip
         if code:
             raise TrainingError(f"{folder}: training ended with exit code {code}")
-        return str(folder / "model")
+        saved = load_file(folder / "model" / "model.safetensors")
+        return {name: saved[name].float() for name in self._start}
 
-    async def _answered(self, adapter: str) -> list[str | None]:
+    async def _answered(self, weights: Weights) -> list[str | None]:
         """The greedy answers to the test questions."""
-        config = PolicyConfig(adapter=adapter, temperature=0.0, max_tokens=LONGEST_STEP, concurrency=AT_ONCE)
-        index = self._exam.build(self._work / "test-village")
-        async with aclosing(open_retriever(index)) as retriever, open_policy(config, TRANSCRIPT) as policy:
+        policy, index = BatchedPolicy(weights, 0.0, VILLAGE), self._exam.build(self._work / "test-village")
+        async with aclosing(open_retriever(index)) as retriever:
             environment = environment_over(retriever)
             starts = (environment.start(asked.question) for asked in self._tests)
             played = (episode_of(rollout(environment, policy, start, seed=0)) for start in starts)
