@@ -131,7 +131,9 @@ def test_a_score_is_the_models_own() -> None:
     environment = environment_of(world)
     prompt = environment.announced(environment.start(world.questions(1)[0].question))
     sample = asyncio.run(BatchedPolicy(start).score(prompt, " Anna </answer>"))
-    ids = torch.tensor([[1, *FACTS.encode(prompt[0]["content"]), *FACTS.encode(prompt[1]["content"] + " Anna </answer>")]])
+    ids = torch.tensor(
+        [[1, *FACTS.encode(prompt[0]["content"]), *FACTS.encode(prompt[1]["content"] + " Anna </answer>")]]
+    )
     told = logits(start, forward(start, ids, torch.arange(ids.shape[1])[None])).log_softmax(-1)[0, -3:-1]
     assert sample.completions[0].logprobs == pytest.approx(told[range(2), ids[0, -2:]].tolist(), abs=1e-5)
 

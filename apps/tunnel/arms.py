@@ -126,7 +126,7 @@ class VillageCell(Cell):
     worked: bool = False
 
 
-VILLAGE = VillageCell("village: list, high support", level="high", hops=(2, 3, 3), tests=400, told="list")
+VILLAGE = VillageCell("village: list, high support", level="high", hops=(2, 3, 3), steps=30, tests=400, told="list")
 LIST_CELLS = (VILLAGE, replace(VILLAGE, name="village: list, low support", level="low"))
 TEXT_CELLS = tuple(replace(cell, name=cell.name.replace("list", "text"), told="text") for cell in LIST_CELLS)
 CURE = replace(TEXT_CELLS[1], name="village: text, low support, worked", worked=True)
@@ -143,7 +143,7 @@ SHORT_ARMS = (
 @dataclass(frozen=True)
 class TunnelWorld:
     """What `--world` names. Cells beside the `whole` ones run the `needed` arms alone where `--arms` says all. `how`:
-    the search that grows trees for a reward of one's own; `quick`: sizes of `--quick`.
+    the search that grows trees for a reward of one's own; `quick`: sizes of `--quick`; `rates`: as `RATES`.
     """
 
     cells: tuple[Cell, ...]
@@ -153,6 +153,7 @@ class TunnelWorld:
     rates_cell: Cell
     how: str
     quick: dict[str, int]
+    rates: tuple[float, ...] = RATES
 
 
 WORLDS = {
@@ -162,6 +163,6 @@ WORLDS = {
         (*LIST_CELLS, *TEXT_CELLS, CURE), LIST_CELLS,
         (*SHORT_ARMS, MARKED, LabelArm("rollouts", "rollouts", "UCT", one_action=False)),
         SHORT_ARMS, replace(VILLAGE, name="village: rates", tests=120, test_world=78), "UCT",
-        {"questions": 3, "calls": 12, "steps": 1, "tests": 6},
+        {"questions": 3, "calls": 12, "steps": 1, "tests": 6}, (1.5e-4, 4.5e-4, 1.35e-3),
     ),
 }  # fmt: skip

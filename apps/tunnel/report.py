@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from apps.tunnel.arms import CELLS, CURE, LIST_CELLS, MAIN, POOLED, RATES, TEXT_CELLS, VILLAGE, WORLDS
+from apps.tunnel.arms import CELLS, CURE, LIST_CELLS, MAIN, POOLED, TEXT_CELLS, VILLAGE, WORLDS
 from apps.tunnel.statistics import PairedDifference, holm, of_seeds, trend
 from inference.scoring.tables import markdown
 from steprag.console.plots import can_draw, new_figure, save_png
@@ -182,10 +182,11 @@ def _rates(cell: CellResults) -> list[str]:
     """The validation of learning rates: EM by arm and rate."""
     seeds = ", ".join(map(str, sorted({seed for told in cell.told.values() for seed in told})))
     shown = {name: f"{cell.right(name).mean():.1f}" for name in cell.told}
-    arms = sorted({name.rpartition(" at ")[0] for name in cell.told})
-    rows = ([arm, *(shown.get(f"{arm} at {rate:g}", "") for rate in RATES)] for arm in arms)
+    arms, rates = (sorted({name.rpartition(" at ")[part] for name in cell.told}, key=key) for part, key in
+                   ((0, str), (2, float)))  # fmt: skip
+    rows = ([arm, *(shown.get(f"{arm} at {rate}", "") for rate in rates)] for arm in arms)
     return ["## Learning rates", "", f"Validation EM, mean of the seeds {seeds}, on questions of their own.", "",
-            markdown(["arm", *(f"{rate:g}" for rate in RATES)], rows)]  # fmt: skip
+            markdown(["arm", *rates], rows)]  # fmt: skip
 
 
 def draw(cell: CellResults, path: Path) -> bool:

@@ -185,10 +185,10 @@ def _with_rates(arms: list[LabelArm], cell: Cell, given: argparse.Namespace) -> 
     """The arms with the learning rate that is best on validation questions, over seeds of their own."""
     from apps.tunnel.unit import file_of
 
-    out, seeds = Path(given.out), known.RATES_SEEDS
+    out, seeds, rates = Path(given.out), known.RATES_SEEDS, WORLDS[given.world].rates
     told: dict[str, float] = {} if given.rates or given.world != "facts" else read_json(SHIPPED)
     todo = [arm for arm in arms if arm.name not in told and arm.method != "none" and not given.quick]
-    tried = {arm: [replace(arm, name=f"{arm.name} at {rate:g}", rate=rate) for rate in known.RATES] for arm in todo}
+    tried = {arm: [replace(arm, name=f"{arm.name} at {rate:g}", rate=rate) for rate in rates] for arm in todo}
     say(f"tunnel: learning rates of {counted(len(todo), 'arm')} are chosen")
     for _ in _done(list(_split(cell, seeds, [one for some in tried.values() for one in some])), given):
         pass

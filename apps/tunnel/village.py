@@ -1,9 +1,8 @@
 """Village: a small world that must be read, made from a seed. Its facts are those of the tunnel's kind, told in prose.
 
 A person has somebody for every relation. A page tells one such fact of the person in its title, in 3 to 5 numbered
-lines of a sentence each: the fact, what else is known of the person, and, of a share of the pages, the same relation of
-somebody else. In a third of the pages a pronoun stands in the fact for the person. `told="list"`: a page is its fact
-alone, as plain items.
+lines of a sentence each: the fact, what else is known of the person, and the same relation of strangers. In a third of
+the pages a pronoun stands in the fact for the person. `told="list"`: a page is its fact alone, as plain items.
 
 Queries are free text for a BM25 index of the pages (`build`). Evidence is a line of a page, copied behind the page's
 title, so that the marks of `steprag pairs` see whose fact was kept: they read no pronoun.
@@ -20,7 +19,7 @@ from itertools import product
 from pathlib import Path
 
 from apps.tunnel.grow import with_ends
-from apps.tunnel.village_words import FILLERS, HELD, LEARNT, LINES, MEN, PHRASINGS, UNSEEN, WOMEN
+from apps.tunnel.village_words import FILLERS, HELD, LINES, MEN, PHRASINGS, SURNAMES, UNSEEN, WOMEN
 from apps.tunnel.world import RELATIONS
 from data_generation.worked import WorkedEpisode, WorkedStep
 from indexes.commands.build import build_index
@@ -74,22 +73,24 @@ class VillageHop:
 @dataclass(frozen=True)
 class Village:
     """The pages and questions of one seed. `told`: "text", or "list"; `fresh`: names are those that training never
-    shows; `unseen`: so are phrasings; `rivals`: the share of text pages that state the same relation of somebody else.
+    shows; `unseen`: so are phrasings.
     """
 
     seed: int
     told: str = "text"
     fresh: bool = False
     unseen: bool = False
-    rivals: float = 1.0
 
     @cached_property
     def _everybody(self) -> tuple[Person, ...]:
         """Nobody shares a surname."""
         rng, count = random.Random(f"persons/{self.seed}"), PERSONS + STRANGERS
         drawn = [(rng.choice((MEN, WOMEN)[place % 2].split()), place % 2 == 1) for place in range(count)]
-        surnames = rng.sample(HELD if self.fresh else LEARNT, count)
+        surnames = rng.sample([name for name in self._surnames() if (name in HELD) == self.fresh], count)
         return tuple(Person(f"{first} {last}", she) for (first, she), last in zip(drawn, surnames, strict=True))
+
+    def _surnames(self) -> Sequence[str]:
+        return SURNAMES
 
     @property
     def persons(self) -> tuple[Person, ...]:
@@ -129,9 +130,7 @@ class Village:
     def _aside(self, relation: str, rng: random.Random) -> str:
         """A sentence about a stranger, who is named."""
         other, whom = rng.sample(self._everybody[PERSONS:], 2)
-        if rng.random() < self.rivals:
-            return self._told(other, relation, whom, rng, named=True)
-        return rng.choice(FILLERS).format(**other.words(named=True))
+        return self._told(other, relation, whom, rng, named=True)
 
     def corpus(self) -> Iterator[Passage]:
         """Every page."""

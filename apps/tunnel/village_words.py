@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from itertools import product
 
@@ -16,12 +17,10 @@ _PIECES = tuple(map(str.split, (
     "bek dane fold gard hurst kin lock mond nick pool rish stow tham vane wick zell",
 )))  # fmt: skip
 """A surname is one of each."""
-_SURNAMES = {"".join(piece for _, piece in some): sum(place for place, _ in some) for some in
-             product(*map(enumerate, _PIECES))}  # fmt: skip
-HELD, LEARNT = (
-    tuple(name for name, places in _SURNAMES.items() if (places % 4 == 0) == held) for held in (True, False)
-)
-"""Surnames of tests, and of training, which hold every piece too."""
+SURNAMES = tuple(map("".join, product(*_PIECES)))
+HELD = frozenset(random.Random(7).sample(SURNAMES, len(SURNAMES) // 8))
+"""Those of tests."""
+HEADS_OF_NAMES, REST_OF_NAMES = _PIECES[0], (*_PIECES[1], *_PIECES[2])
 PHRASINGS = (
     "{Whose} {r} is {o}.", "{o} is {whose} {r}.", "{Who} has {o} as {own} {r}.", "{Who} calls {o} {own} {r}.",
     "{o} has been {whose} {r} for years.", "Everybody knows that {whose} {r} is {o}.",
