@@ -75,7 +75,7 @@ def installed(name: str, peer: Peer) -> Path:
         sys.stderr.write(f"installing {name} …\n")
         called([sys.executable, "-m", "venv", "--clear", room])
         (room / "torch.txt").write_text(f"{torch}\n", encoding="utf-8")
-        pip = [python, "-m", "pip", "install", "--quiet", "--no-compile", "-c", room / "torch.txt"]
+        pip = [python, "-m", "pip", "install", "--quiet", "-c", room / "torch.txt"]
         if index := os.environ.get("TORCH_INDEX"):  # as in scripts/setup.sh
             called([*pip, "--index-url", index, torch])
         for line in filter(str.strip, peer.packages.splitlines()):

@@ -2,9 +2,9 @@
 
 Inputs: the 2,645 passages of Atlas, the embedded encoder (MiniLM of 6 layers, up to 256 tokens), the batches of each
 side, a thread a core. Timed: whole processes. Equal: each passage's vector has a cosine of at least 0.9999 to ours.
-Why: all spend 95 % of their processor on the same products of matrices; ours are small enough for a core's cache, and
-hardly padded. Imports take some 10 s of either side. Of our peak some 100 MiB are pandas, pyarrow and peft:
-sentence-transformers imports them where they are installed, and our trainings need them.
+Why: most is the same products of matrices; ours are small enough for a core's cache, and hardly padded. Of our
+peak some 100 MiB are pandas, pyarrow and peft: sentence-transformers imports them where they are installed, and our
+trainings need them.
 """
 
 from __future__ import annotations
