@@ -1,12 +1,12 @@
 """Makes the starts of the tunnel's village (apps/tunnel/village_start): one from scratch, that reads, and two that go
 on from it and learn a habit.
 
-    python -m benchmarks.village_start FOLDER               # half an hour; a killed run goes on where it was
+    python -m benchmarks.village_start FOLDER               # an hour; a killed run goes on where it was
     python -m benchmarks.village_start FOLDER --gates 100   # how many steps of 100 questions are right
 
 The habit is what labels are to mend: a later query names whom the query before it named, and not whom the evidence
-leads to. Half of the facts that training shows are told in words drawn at random: who learns the phrasings by heart
-does not read others.
+leads to. A share of the facts that training shows is told in words drawn at random: who learns the phrasings by heart
+does not read others. The shipped start saw an earlier draw of the same kind; a new run does not give it to the bit.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class School(Village):
 
 @dataclass(frozen=True)
 class Lesson:
-    """A start. The first `copies` steps repeat words; questions have one hop in the first `single` of all steps, two at
-    most until `double`.
+    """A stage. The first `copies` steps repeat words; questions have one hop in the first `single` of all steps, two at
+    most until `double`. `invented`: as `School.invented`.
     """
 
     name: str
@@ -144,7 +144,7 @@ def _copied(rng: random.Random) -> LearntRow:
 
 
 def _batches(lesson: Lesson, begun: int) -> Iterator[list[LearntRow]]:
-    """From batch `begun` on, of a fresh world every eighth; half of them have pages of prose alone. Rows of like length
+    """From batch `begun` on, of fresh worlds every eighth; a quarter of the rows or less has lists. Rows of like length
     stand together.
     """
     for block in range(begun // 8, -(-lesson.steps // 8)):
