@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from apps.commands import main
+from apps.tunnel.arms import WORLDS
 from apps.tunnel.model import END, start_of, write_folder
 from apps.tunnel.policy import BatchedPolicy
-from apps.tunnel.report import verdict
+from apps.tunnel.report import verdict, write
 from apps.tunnel.statistics import PairedDifference
 from apps.tunnel.village import NAMES, PRONOUNS, SHOWN, Village, VillageHop, environment_over, parts_of
 from apps.tunnel.village_unit import STARTS, worked_tree
@@ -25,6 +26,7 @@ from preference.labels.gold import gold
 from steprag.agent.facts import facts_about, supported
 from steprag.agent.grammars import TRANSCRIPT
 from steprag.engines.tokens import prompt_tokens, reply_tokens
+from steprag.records.jsonl import write_json
 from steprag.tree import Tree
 from steprag.types import Question
 
@@ -144,6 +146,22 @@ def test_the_trainers_tokens_are_the_policys(built: tuple[Village, Path], tmp_pa
 )
 def test_a_verdict_needs_its_interval(mean: float, low: float, high: float, said: str) -> None:
     assert verdict(PairedDifference(mean, low, high, (low, high), 0.5, (mean,))) == said
+
+
+def test_the_page_sets_what_was_found_beside_what_was_expected(tmp_path: Path) -> None:
+    cell, shares = WORLDS["village"].cells[2], {"outcomes": (100, 110), "chained match": (105, 105)}
+    shares["marked facts, as many pairs"] = (180, 192)
+    for arm, by_seed in shares.items():
+        for seed, right in enumerate(by_seed, 1):
+            told = {"cell": cell.name, "arm": arm, "rate": 1e-4, "seconds": 1.0, "hops": [1, 2] * (cell.tests // 2),
+                    "right": [int(number < right) for number in range(cell.tests)]}  # fmt: skip
+            (folder := tmp_path / "cell" / str(seed)).mkdir(parents=True, exist_ok=True)
+            write_json(folder / f"{arm}.json", told)
+    page = write(tmp_path, "steprag tunnel").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.endswith("|") and "| shown |" in line]
+    assert [(row.split(" | ")[1], row.split(" | ")[-1]) for row in rows] == [
+        ("chained match", "open |"), ("marked facts, as many pairs", "shown |")]  # fmt: skip
+    assert (tmp_path / "cells.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_cell_runs_from_start_to_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -133,17 +133,19 @@ def verdict(found: PairedDifference) -> str:
     return "opposite" if found.high < 5 else "open"
 
 
+def against_outcomes(cells: Mapping[str, CellResults]) -> list[tuple[str, str, PairedDifference]]:
+    """Of every cell of the village that is there, and each of `LABELS`: by how much it beats outcomes. Fewer questions,
+    as of --quick, judge nothing.
+    """
+    return [(name, arm, cells[name].over(arm)) for name in EXPECTED for arm in LABELS
+            if name in cells and len(cells[name].hops) >= VILLAGE.tests
+            and len(cells[name].told.get(arm, {}).keys() & cells[name].told.get(BASE, {}).keys()) > 1]  # fmt: skip
+
+
 def _hypotheses(cells: Mapping[str, CellResults]) -> list[str]:
     """What was expected of the village, and what came of it."""
-    rows = []
-    for name, expected in EXPECTED.items():
-        cell = cells.get(name)
-        if cell is None or len(cell.hops) < VILLAGE.tests:  # fewer questions of --quick judge nothing
-            continue
-        for arm in LABELS:
-            if len(seeds := cell.told.get(arm, {}).keys() & cell.told.get(BASE, {}).keys()) > 1:
-                found = cell.over(arm)
-                rows.append([name, arm, str(len(seeds)), *found.shown, expected, verdict(found)])
+    rows = [[name, arm, str(len(found.seeds)), *found.shown, EXPECTED[name], verdict(found)]
+            for name, arm, found in against_outcomes(cells)]  # fmt: skip
     if not rows:
         return []
     head = ["cell", "label", "seeds", "points over outcomes (95 %, t)", "bootstrap", "expected", "found"]
@@ -209,6 +211,28 @@ def draw(cell: CellResults, path: Path) -> bool:
     return True
 
 
+def draw_cells(cells: Mapping[str, CellResults], path: Path) -> bool:
+    """The labels' points over outcomes, a line a cell; False where it cannot be drawn."""
+    told = against_outcomes(cells)
+    if not told or not can_draw():
+        return False
+    names = list(dict.fromkeys(name for name, _, _ in told))
+    figure = new_figure(8, 1.5 + 0.6 * len(names))
+    axes = figure.subplots()
+    for number, arm in enumerate(LABELS):
+        own = [(names.index(name) + 0.2 * number - 0.1, found) for name, label, found in told if label == arm]
+        axes.errorbar([found.mean for _, found in own], [place for place, _ in own],
+                      xerr=[found.high - found.mean for _, found in own], fmt="o", capsize=3, label=arm)  # fmt: skip
+    axes.axvline(0, color="grey", linewidth=0.8)
+    axes.axvline(5, color="grey", linewidth=0.8, linestyle=":")
+    axes.set_yticks(range(len(names)), [name.removeprefix("village: ") for name in names])
+    axes.invert_yaxis()
+    axes.set_xlabel("points of EM over outcomes (95 %)")
+    axes.legend(loc="best", fontsize="small")
+    save_png(figure, path, 120)
+    return True
+
+
 def write(out: Path, command: str) -> Path:
     """Reads the cells of a run folder and writes its page, also of a run that is not done."""
     found = {cell.name: cell for folder in out.iterdir() if folder.is_dir() and (cell := read_cell(folder))}
@@ -220,6 +244,7 @@ def write(out: Path, command: str) -> Path:
     judged = len(main.hops) >= MAIN.tests  # fewer questions of --quick judge nothing
     goals = _goals(cells) if judged else [QUICK, ""] if main.name in [cell.name for cell in CELLS] else []
     lines = ["# The wind tunnel", "", f"    {command}", "", *goals, *_hypotheses(cells)]
+    lines += ["![Points over outcomes by cell](cells.png)", ""] * draw_cells(cells, out / "cells.png")
     lines += [picture, ""] * draw(main, out / "hops.png")
     for name, cell in cells.items():
         lines += _rates(cell) if name in RATES_NAMES else _cell(cell)
