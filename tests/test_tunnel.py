@@ -16,7 +16,7 @@ import torch
 from apps.commands import main
 from apps.tunnel import grpo
 from apps.tunnel.arms import ARMS, RATES, LabelArm
-from apps.tunnel.grow import SEARCHES, Forest, answers, environment_of, flat, grown
+from apps.tunnel.grow import SEARCHES, Forest, answers, environment_of, flat, grown, with_ends
 from apps.tunnel.labels import LABELS, named_label, skills
 from apps.tunnel.model import FACTS, START, forward, logits, start_of
 from apps.tunnel.policy import BatchedPolicy
@@ -228,7 +228,7 @@ def test_arms_of_grpo_are_the_products(keys: str) -> None:
     assert all(torch.equal(weights[name], again[name]) for name in weights)
     assert not torch.equal(weights["model.norm.weight"], start_of("ended")["model.norm.weight"])
     assert 2 * 4 * 9 < facts["calls"] < 2 * 4 * 9 * 8
-    assert sum(one is not None for one in answers(grpo.environment_with_ends(world), start_of("ended"), asked)) == 4
+    assert sum(one is not None for one in answers(with_ends(environment_of(world)), start_of("ended"), asked)) == 4
 
 
 def test_a_start_is_kept_as_its_difference() -> None:
