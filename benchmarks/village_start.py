@@ -76,7 +76,7 @@ class School(Village):
 @dataclass(frozen=True)
 class Lesson:
     """A stage. The first `copies` steps repeat words; questions have one hop in the first `single` of all steps, two at
-    most until `double`. `invented`: as `School.invented`.
+    most until `double`. `invented`: as `School.invented`. `lists`: how many of eight rows have no prose.
     """
 
     name: str
@@ -86,15 +86,18 @@ class Lesson:
     single: float = 0.0
     double: float = 0.0
     invented: float = 0.5
+    lists: int = 2
     seed: int = 0
 
 
 LESSONS = (
     Lesson("words", 3400, 2e-3, 256, 0.25, 0.45),
-    Lesson("lines", 2600, 1.5e-3, 0, 0.65, 0.75, seed=3),
-    Lesson("pages", 1600, 1e-3, 0, 0.4, 0.5, invented=0.7, seed=4),
-    Lesson("any words", 1200, 1e-3, 0, 0.3, 0.3, invented=0.85, seed=5),
-    Lesson("reader", 500, 7e-4, 0, 0.2, 0.2, invented=0.45, seed=6),
+    Lesson("lines", 2600, 1.5e-3, 0, 0.65, 0.75, lists=1, seed=3),
+    Lesson("pages", 1600, 1e-3, 0, 0.4, 0.5, invented=0.7, lists=1, seed=4),
+    Lesson("any words", 1200, 1e-3, 0, 0.3, 0.3, invented=0.85, lists=1, seed=5),
+    Lesson("reader", 500, 7e-4, 0, 0.2, 0.2, invented=0.45, lists=1, seed=6),
+)
+HABITS = (
     Lesson("high", 240, 4e-4, invented=0.7, seed=1),
     Lesson("low", 240, 4e-4, invented=0.7, seed=2),
 )
@@ -144,9 +147,7 @@ def _copied(rng: random.Random) -> LearntRow:
 
 
 def _batches(lesson: Lesson, begun: int) -> Iterator[list[LearntRow]]:
-    """From batch `begun` on, of fresh worlds every eighth; a quarter of the rows or less has lists. Rows of like length
-    stand together.
-    """
+    """From batch `begun` on, of fresh worlds every eighth. Rows of like length stand together."""
     for block in range(begun // 8, -(-lesson.steps // 8)):
         rng, seed = random.Random(f"{lesson.name}/{block}"), 100_000 * (lesson.seed + 1) + block
         if 8 * block < lesson.copies:
@@ -155,7 +156,7 @@ def _batches(lesson: Lesson, begun: int) -> Iterator[list[LearntRow]]:
         share, habit = 8 * block / lesson.steps, lesson.name if lesson.name in RIGHT else ""
         hops = (2, 3) if habit else HOPS[:1] if share < lesson.single else HOPS[: 2 if share < lesson.double else 3]
         rows, size = list[LearntRow](), BATCH[hops[-1]]
-        for told, part in (("text", 7), ("list", 1)) if lesson.seed > 2 else (("text", 6), ("list", 2)):
+        for told, part in (("text", 8 - lesson.lists), ("list", lesson.lists)):
             world = School(seed, told, invented=lesson.invented)
             rows += [learnt(world, asked, habit, rng) for asked in world.questions(part * size, hops)]
         rows.sort(key=lambda row: len(row.ids) + 4 * rng.random())
@@ -280,12 +281,12 @@ def main() -> None:
             asyncio.run(gates(start_of(level, given.folder), given.folder, given.gates))
         return
     begun: Weights = untrained()
-    for lesson in LESSONS[:5]:
+    for lesson in LESSONS:
         begun = taught(lesson, begun, given.folder / f"{lesson.name}.state")
     kept = {name: each.half() for name, each in begun.items()}
     save_file(kept, given.folder / "model.safetensors")
     begun = {name: each.float() for name, each in kept.items()}
-    for lesson in LESSONS[5:]:
+    for lesson in HABITS:
         if lesson.name in given.habits:
             weights = taught(lesson, begun, given.folder / f"{lesson.name}.state")
             save_file(differences(begun, weights), given.folder / f"{lesson.name}.safetensors")

@@ -66,12 +66,19 @@ def with_ends(environment: Environment) -> Environment:
 
 def answers(environment: Environment, weights: Weights, questions: Sequence[Question]) -> list[str | None]:
     """The greedy answer to every question, None where there is none; questions of like length are played together."""
-    policy = BatchedPolicy(weights, 0.0)
     order = sorted(range(len(questions)), key=lambda i: len(questions[i].question.split()))
-    starts = (environment.start(questions[i].question) for i in order)
-    played = together((episode_of(rollout(environment, policy, start, seed=0)) for start in starts), AT_ONCE)
-    said = {i: episode.prediction for i, episode in zip(order, played, strict=True)}
+    told = predictions(environment, BatchedPolicy(weights, 0.0), [questions[i] for i in order], AT_ONCE)
+    said = dict(zip(order, asyncio.run(told), strict=True))
     return [said[i] for i in range(len(order))]
+
+
+async def predictions(
+    environment: Environment, policy: Policy, questions: Sequence[Question], at_once: int
+) -> list[str | None]:
+    """The policy's answer to every question, None where there is none."""
+    starts = (environment.start(asked.question) for asked in questions)
+    played = (episode_of(rollout(environment, policy, start, seed=0)) for start in starts)
+    return [episode.prediction for episode in await gathered(played, at_once)]
 
 
 async def flat(tree: SearchTree, searcher: Searcher) -> Tree:

@@ -53,7 +53,7 @@ class Vocabulary:
         return frozenset(self.ids[tag] for tag in TAGS)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text of known words. Raises KeyError for any other."""
+        """The ids of what `split` finds in a text; the rest has none. Raises KeyError for a word that has no id."""
         for word in self.dropped:
             text = text.replace(word, "")
         return [self.ids[word] for word in self.split.findall(text)]
@@ -78,6 +78,8 @@ of passages, and the question; the longest step has six.
 """
 LAYERS, WIDTH, INNER, TURNING = 2, 96, 192, 4
 """Of the world of facts. `TURNING`: heads of attention, of every start."""
+PLACES = 1024
+"""Of the longest text that a start may see."""
 START = Path(__file__).parent / "start"
 Weights = dict[str, "Tensor"]
 """By the names of transformers."""
@@ -107,7 +109,7 @@ def _turns(width: int) -> Tensor:
     """Cosines and sines of every place for heads of that width: (2, places, width)."""
     import torch
 
-    angles = torch.arange(1024)[:, None] * 10_000.0 ** (-torch.arange(0, width, 2) / width)[None]
+    angles = torch.arange(PLACES)[:, None] * 10_000.0 ** (-torch.arange(0, width, 2) / width)[None]
     return torch.stack([angles.cos(), angles.sin()]).repeat(1, 1, 2)
 
 
@@ -172,7 +174,7 @@ def write_folder(weights: Weights, folder: Path, words: Vocabulary = FACTS) -> N
     config.num_hidden_layers, config.hidden_size = sizes(weights)
     config.intermediate_size = weights["model.layers.0.mlp.up_proj.weight"].shape[0]
     config.head_dim, config.vocab_size = config.hidden_size // TURNING, len(words.words)
-    config.max_position_embeddings = 1024
+    config.max_position_embeddings = PLACES
     config.save_pretrained(folder)
     save_file({name: one.contiguous() for name, one in weights.items()}, folder / "model.safetensors", {"format": "pt"})
     tokenizer = Tokenizer(models.WordLevel(words.ids, unk_token=words.words[0]))

@@ -184,8 +184,8 @@ def _rates(cell: CellResults) -> list[str]:
     """The validation of learning rates: EM by arm and rate."""
     seeds = ", ".join(map(str, sorted({seed for told in cell.told.values() for seed in told})))
     shown = {name: f"{cell.right(name).mean():.1f}" for name in cell.told}
-    arms, rates = (sorted({name.rpartition(" at ")[part] for name in cell.told}, key=key) for part, key in
-                   ((0, str), (2, float)))  # fmt: skip
+    named = [name.rpartition(" at ") for name in cell.told]
+    arms, rates = sorted({arm for arm, _, _ in named}), sorted({rate for _, _, rate in named}, key=float)
     rows = ([arm, *(shown.get(f"{arm} at {rate}", "") for rate in rates)] for arm in arms)
     return ["## Learning rates", "", f"Validation EM, mean of the seeds {seeds}, on questions of their own.", "",
             markdown(["arm", *rates], rows)]  # fmt: skip

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from apps.tunnel.model import FACTS, Weights, forward, logits
+from apps.tunnel.model import PLACES, Weights, forward, logits
 from apps.tunnel.policy import padded
 
 BETA, SFT_WEIGHT = 0.1, 1.0
@@ -77,7 +77,7 @@ def packed(groups: Sequence[tuple[LearntRow, ...]]) -> Packed:
         second = places >= end
         hidden = second[:, :, None] & ((places >= first) & ~second)[:, None, :]
         seen = ((places[0][:, None] >= places[0])[None] & ~hidden)[:, None]
-        places = torch.where(second, places - end + first, places).clamp(max=FACTS.longest - 1)  # of padding
+        places = torch.where(second, places - end + first, places).clamp(max=PLACES - 1)  # padding alone goes beyond
     return Packed(ids, places, seen, (row, before), ids[row, at], whose)
 
 

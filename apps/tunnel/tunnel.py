@@ -73,7 +73,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     cells, arms = ("; ".join(dict.fromkeys(names)).replace("%", "%%") for names in some)
     parser.add_argument("--out", default="runs/tunnel", metavar="DIR", help="run folder [runs/tunnel]")
     parser.add_argument("--world", choices=WORLDS, default="facts", help="facts: passages of four words, a policy of "
-                        "190,000 weights; village: pages to be read, 890,000 weights, hours [facts]")  # fmt: skip
+                        "190,000 weights; village: pages to be read, 890,000 weights [facts]")  # fmt: skip
     parser.add_argument("--cells", nargs="+", metavar="CELL", help=f"of: {cells}; or all [the first of its world]")
     parser.add_argument("--arms", nargs="+", default=["outcomes", "rollouts", "marked facts"], metavar="ARM",
                         help=f"of: {arms}; or all, where in cells after the first only those run that the goals need "

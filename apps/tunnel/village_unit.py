@@ -15,7 +15,7 @@ import numpy as np
 
 from apps.commands import run
 from apps.tunnel.arms import MARKED, OUTCOMES, LabelArm, VillageCell
-from apps.tunnel.grow import Forest, Search, gathered, graft, searcher_of
+from apps.tunnel.grow import Forest, Search, gathered, graft, predictions, searcher_of
 from apps.tunnel.labels import Label
 from apps.tunnel.model import Weights, start_of, write_folder
 from apps.tunnel.policy import BatchedPolicy
@@ -33,16 +33,13 @@ from preference.support import FORECASTS, forecast, open_states, support
 from steprag.agent.environment import Environment
 from steprag.agent.facts import facts_about, solved
 from steprag.agent.grammars import TRANSCRIPT
-from steprag.agent.rollout import episode_of, rollout
 from steprag.console.progress import say
 from steprag.errors import TrainingError
-from steprag.records.jsonl import file_hash, line_hash, read_records, write_records
+from steprag.records.jsonl import files_hash, line_hash, read_records, write_records
 from steprag.records.training_rows import Pair
 from steprag.tree import Tree
 from steprag.types import Completion, Episode, Question, Usage
 
-AT_ONCE = 128
-"""Questions that are searched or answered side by side."""
 STARTS = Path(__file__).parent / "village_start"
 
 
@@ -88,8 +85,8 @@ class VillageSeed(Seed):
         self, cell: VillageCell, seed: int, labels: Mapping[str, Label], searches: Mapping[str, Search], work: Path
     ) -> None:
         self._cell, self._seed, self._searches = cell, seed, searches
-        self._work = work / line_hash(f"{cell!r} {file_hash(STARTS / 'model.safetensors')}")[:12]
-        # another start or size does not find these trees
+        starts = files_hash(sorted(STARTS.glob("*.safetensors")))
+        self._work = work / line_hash(f"{cell!r} {starts}")[:12]  # another start or size does not find these trees
         self._labels = {**labels, **VILLAGE_LABELS}
         self._start = start_of(cell.level, STARTS)
         self._place = Village(5000 + seed, cell.told)
@@ -127,7 +124,8 @@ class VillageSeed(Seed):
         async with aclosing(open_retriever(index)) as retriever:
             environment = environment_over(retriever)
             searcher = searcher_of(environment, policy, self._cell.calls, self._seed)
-            return await gathered((search(root_only(asked, environment), searcher) for asked in self._asked), AT_ONCE)
+            grown = (search(root_only(asked, environment), searcher) for asked in self._asked)
+            return await gathered(grown, VILLAGE.batch)
 
     def _forecast(self, forest: Forest) -> None:
         """Says what `steprag plan labels` says of the trees, before any arm is trained, and what pairs they give."""
@@ -164,7 +162,4 @@ class VillageSeed(Seed):
         """The greedy answers to the test questions."""
         policy, index = BatchedPolicy(weights, 0.0, VILLAGE), self._exam.build(self._work / "test-village")
         async with aclosing(open_retriever(index)) as retriever:
-            environment = environment_over(retriever)
-            starts = (environment.start(asked.question) for asked in self._tests)
-            played = (episode_of(rollout(environment, policy, start, seed=0)) for start in starts)
-            return [episode.prediction for episode in await gathered(played, AT_ONCE)]
+            return await predictions(environment_over(retriever), policy, self._tests, VILLAGE.batch)

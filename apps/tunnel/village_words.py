@@ -48,10 +48,10 @@ WORDS = tuple(dict.fromkeys(re.findall(r"\w+(?![\w}])", re.sub(r"{\w+}", "", " "
 """Those of phrasings and fillers."""
 _PRONOUNS = ("He", "She", "he", "she", "him", "her", "his", "His", "Her")
 _FIXED = tuple(dict.fromkeys((*WORDS, *_PRONOUNS, *RELATIONS, *WOMEN.split(), *MEN.split(), *LINES, "Who", "is", "of")))
-_pieces = sorted((piece for some in _PIECES for piece in some), key=len, reverse=True)
+_ANY_PIECE = sorted((piece for some in _PIECES for piece in some), key=len, reverse=True)
 VILLAGE = Vocabulary(
-    (*SPECIAL, *HEADS, *TAGS, *_MARKS, *_FIXED, *_pieces),
-    re.compile("|".join((*map(re.escape, (*HEADS, *TAGS, *SPECIAL[1:3])), rf"\b(?:{'|'.join(_FIXED)})\b", *_pieces,
+    (*SPECIAL, *HEADS, *TAGS, *_MARKS, *_FIXED, *_ANY_PIECE),
+    re.compile("|".join((*map(re.escape, (*HEADS, *TAGS, *SPECIAL[1:3])), rf"\b(?:{'|'.join(_FIXED)})\b", *_ANY_PIECE,
                          *map(re.escape, ("?", *_MARKS))))),
     glued=frozenset(("?", *_MARKS[:4], *_PIECES[1], *_PIECES[2])), most=32, longest=832, batch=128,
 )  # fmt: skip
