@@ -175,6 +175,24 @@ def test_memory_is_bounded_by_its_passages_and_serves_one_loop_after_another(
     assert asyncio.run(remembered(("mango", 9), ("mango", 9), ("fig", 3))) == 1  # more than there is room for
 
 
+def test_a_loop_that_ends_in_the_middle_of_a_search_leaves_nothing_to_the_next(tmp_path: Path) -> None:
+    encoder = Letters(seconds=0.2)
+    retriever = lettered(tmp_path, encoder, WORDS)
+
+    async def given_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(retriever.search("fig", 1), 0.05)
+        assert encoder.started.is_set()
+
+    async def asked() -> list[str]:
+        found = await asyncio.wait_for(asyncio.gather(*(retriever.search(word, 1) for word in ("fig", "kiwi"))), 20)
+        await retriever.aclose()
+        return [passages[0].text for passages in found]
+
+    asyncio.run(given_up())
+    assert asyncio.run(asked()) == ["fig", "kiwi"]
+
+
 def test_ties_are_broken_by_row(tmp_path: Path) -> None:
     retriever = lettered(tmp_path, Letters(), ["kiwi", "fig", "fig", "gif", "fig"])
     assert [p.id for p in asyncio.run(retriever.search("fig", 2))] == ["1", "2"]

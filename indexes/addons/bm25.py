@@ -1,7 +1,7 @@
 """BM25 beside the vectors: the folder `bm25/` of an index folder, memory-mapped, with a manifest of its own.
 
-Passages and queries go through one function, `Analyser`, whose settings are in that manifest. Scoring is by `bm25s`,
-which keeps every term's contribution to every passage ready (Lucene's formula).
+Passages and queries go through one function, `Analyser`, whose settings are in that manifest. Its files are those of
+`bm25s`, which keep every term's contribution to every passage ready (Lucene's formula).
 """
 
 from __future__ import annotations
@@ -40,6 +40,10 @@ ANALYSER = 3
 underscores divide words, and passages hold stop words and single syllables.
 """
 VERSION = "analyser"
+_ENGLISH = """a an and are as at be but by for if in into is it no not of on or such that the their then there these
+they this to was will with"""
+STOP_WORDS = frozenset(_ENGLISH.split())
+"""Lucene's for English: part of what an analyser's version means, whatever list a package has."""
 OFTEN, COLUMNS = 16, 1 << 24
 """A term that stands in one row of so many may be kept as a column; bytes of all columns of a searcher."""
 _WIDE = "぀-ヿ㐀-䶿一-鿿豈-﫿가-힯"
@@ -67,13 +71,12 @@ class Analyser:
     def __init__(self, language: str, version: int = ANALYSER) -> None:
         """Raises ConfigError where there is no such stemmer. Only English has stop words."""
         import Stemmer
-        from bm25s.stopwords import STOPWORDS_EN
 
         known = Stemmer.algorithms()
         if language not in (*known, "none"):
             raise ConfigError(f"no stemmer for {quoted(language)}; known: {', '.join(known)}, none")
         self._stem = Stemmer.Stemmer(language).stemWords if language != "none" else list[str]
-        self._stop = frozenset(STOPWORDS_EN if language == "english" else ())
+        self._stop = STOP_WORDS if language == "english" else frozenset()
         self._version = version
 
     def __call__(self, text: str) -> list[str]:
@@ -206,24 +209,16 @@ def _write_frame(folder: Path, counted: Counted, config: Bm25Config) -> None:
     model.save(folder, show_progress=False)
 
 
-def _read_frame(folder: Path, rows: int, config: Bm25Config) -> Any:
-    """The `bm25s` model of a folder that `write_bm25` wrote, its arrays mapped. Raises DataError."""
-    import bm25s
-
-    model, file = bm25s.BM25(method="lucene", k1=config.k1, b=config.b, backend="numpy"), folder / "vocab.index.json"
+def _read_vocabulary(folder: Path) -> dict[str, int]:
+    """The number of each term. Raises DataError."""
+    file = folder / "vocab.index.json"
     try:
         vocabulary: Any = decoded(file.read_bytes())
     except NotJson as error:
         raise DataError(file, str(error), line=error.line + 1, remedy=_mend(folder)) from None
     if not isinstance(vocabulary, dict) or not set(map(type, vocabulary.values())) <= {int}:
         raise DataError(file, "is no list of terms and their numbers", remedy=_mend(folder))
-    model.vocab_dict, model.nonoccurrence_array = vocabulary, None
-    arrays = {
-        name: mapped_list(folder / f"{name}.csc.index.npy", kind, _mend(folder))
-        for name, kind in {"data": "f", "indices": "i", "indptr": "i"}.items()
-    }
-    model.scores = {**arrays, "num_docs": rows}
-    return model
+    return vocabulary
 
 
 def _mend(folder: Path) -> str:
@@ -252,7 +247,12 @@ class Bm25Searcher:
             raise DataError(file, "its settings are not those of BM25 here", remedy=_mend(file.parent)) from None
         self.fingerprint = add_on.fingerprint
         self._analyse = Analyser(config.language, version)
-        self._folder, self._model = folder / FOLDER, _read_frame(folder / FOLDER, add_on.rows, config)
+        self._folder = folder / FOLDER
+        self._vocabulary = _read_vocabulary(self._folder)
+        self._shares, self._rows, self._starts = (
+            mapped_list(self._folder / f"{name}.csc.index.npy", kind, _mend(self._folder))
+            for name, kind in {"data": "f", "indices": "i", "indptr": "i"}.items()
+        )
         self._columns: dict[int, np.ndarray] = {}
         self._found = np.zeros(add_on.rows, dtype=np.float32)
 
@@ -271,8 +271,8 @@ class Bm25Searcher:
             raise DataError(self._folder, problem, remedy=_mend(self._folder)) from None
 
     def _rank(self, query: str, top_k: int) -> Ranking:
-        ids = self._model.get_tokens_ids(self._analyse(query))
-        return best_rows(self._scores(ids), top_k) if ids else []
+        terms = [self._vocabulary[term] for term in self._analyse(query) if term in self._vocabulary]
+        return best_rows(self._scores(terms), top_k) if terms else []
 
     def _scores(self, terms: Sequence[int]) -> np.ndarray:
         """(rows,) float32, each row's sum in the order of the terms, to the bit `bm25s`'s; the next call overwrites it,
@@ -295,6 +295,5 @@ class Bm25Searcher:
 
     def _postings(self, term: int) -> tuple[np.ndarray, np.ndarray]:
         """The rows that hold a term, and what it adds to the score of each."""
-        held = self._model.scores
-        span = slice(held["indptr"][term], held["indptr"][term + 1])
-        return held["indices"][span], held["data"][span]
+        span = slice(self._starts[term], self._starts[term + 1])
+        return self._rows[span], self._shares[span]

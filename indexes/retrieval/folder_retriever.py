@@ -11,7 +11,9 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -59,6 +61,7 @@ class Counts:
     batched: int = 0
 
 
+_Answers = dict[SearchKey, tuple[Passage, ...]]
 _Waiters = list["asyncio.Future[tuple[Passage, ...]]"]
 """Those that wait for one search."""
 
@@ -86,7 +89,10 @@ class FolderRetriever:
         self._waiting: dict[SearchKey, _Waiters] = {}
         self._running: dict[SearchKey, _Waiters] = {}
         """The batch in the worker thread: who asks for the same meanwhile waits too."""
-        self._pump: asyncio.Task[None] | None = None
+        self._work: Future[_Answers] | None = None
+        """That batch, or the one that was last there; `_due` while queries wait for the next."""
+        self._due = False
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._cache = search_cache()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="retriever")
         self._loading: Future[None] | None = self._worker.submit(searcher.load) if preload else None
@@ -143,11 +149,13 @@ class FolderRetriever:
         if (found := self._cache.get(asked)) is not None:
             self.counts.remembered += 1
             return found
-        loop = asyncio.get_running_loop()
+        if (loop := asyncio.get_running_loop()) is not self._loop:  # what an ended loop left has nobody who waits
+            self._loop, self._due, self._waiting, self._running = loop, False, {}, {}
         waiter = loop.create_future()
         (self._running.get(asked) or self._waiting.setdefault(asked, [])).append(waiter)
-        if self._pump is None or self._pump.done():
-            self._pump = loop.create_task(self._drain())
+        if not self._due:
+            self._due = True
+            loop.call_soon(self._begin)  # whoever asks in the same turn of the loop is in the same batch
         return await waiter
 
     async def alike(self, queries: Sequence[str], texts: Sequence[str]) -> Sequence[Sequence[float]]:
@@ -178,36 +186,27 @@ class FolderRetriever:
         _cancel(self._waiting)
         if self._loading is not None and not self._loading.cancel():
             await self.load_finished()
-        if self._pump is not None and not self._pump.done():
-            await asyncio.wait([self._pump])
+        if self._work is not None and not self._work.done():
+            await asyncio.wait([asyncio.wrap_future(self._work)])
         self._worker.submit(self._store.close)  # behind a batch that was abandoned, if one still runs
         self._worker.shutdown(wait=False)
 
-    async def _drain(self) -> None:
-        """Answers batch after batch until nothing waits."""
-        try:
-            while self._waiting:
-                taken = dict(itertools.islice(self._waiting.items(), self._batch))
-                self._waiting = {asked: waiters for asked, waiters in self._waiting.items() if asked not in taken}
-                self._running = {asked: them for asked, them in taken.items() if not all(one.done() for one in them)}
-                if self._running:
-                    await self._answer()
-        finally:  # reached with open waiters only where the loop is going down
-            _cancel(self._running)
-            _cancel(self._waiting)
-            self._running, self._waiting = {}, {}
+    def _begin(self) -> None:
+        """Gives the next batch to the worker thread, without the queries whose askers gave up."""
+        while self._waiting and not self._running:
+            taken = dict(itertools.islice(self._waiting.items(), self._batch))
+            self._waiting = {asked: waiters for asked, waiters in self._waiting.items() if asked not in taken}
+            self._running = {asked: them for asked, them in taken.items() if not all(one.done() for one in them)}
+        self._due = bool(self._running)
+        if self._due:
+            self.counts.batches += 1
+            self.counts.batched += len(self._running)
+            assert self._loop is not None
+            self._work = self._worker.submit(self._search_batch, self._loaded, list(self._running))
+            self._work.add_done_callback(partial(_tell, self._loop, self._answer))
 
-    async def _answer(self) -> None:
-        """Runs one batch in the worker thread and hands every waiter its passages, or what went wrong."""
-        wanted = list(self._running)
-        self.counts.batches += 1
-        self.counts.batched += len(wanted)
-        await self.load_finished()
-        start = time.monotonic()
-        work = asyncio.get_running_loop().run_in_executor(self._worker, self._search_batch, wanted)
-        await asyncio.wait([work])
-        taken = time.monotonic() - start
-        self._batch_seconds = 0.7 * self._batch_seconds + 0.3 * taken if self._batch_seconds else taken
+    def _answer(self, work: Future[_Answers]) -> None:
+        """Hands every waiter its passages, or what went wrong; then begins the next batch."""
         error, answered = work.exception(), self._running
         self._running = {}
         if error is None:
@@ -220,12 +219,23 @@ class FolderRetriever:
                     waiter.set_result(work.result()[asked])
                 else:
                     waiter.set_exception(own_copy(error))
+        self._begin()
 
-    def _search_batch(self, wanted: Sequence[SearchKey]) -> dict[SearchKey, tuple[Passage, ...]]:
+    def _search_batch(self, loaded: Future[None], wanted: Sequence[SearchKey]) -> _Answers:
         """Worker thread: the rows of all queries, then their passages."""
-        self._loaded.result()  # raises what went wrong while loading
+        loaded.result()  # raises what went wrong while loading
+        start = time.monotonic()
         found = zip(wanted, self._searcher.search(wanted), strict=True)
-        return {asked: tuple(self._store.read(row, score) for row, score in rows) for asked, rows in found}
+        answers = {asked: tuple(self._store.read(row, score) for row, score in rows) for asked, rows in found}
+        taken = time.monotonic() - start
+        self._batch_seconds = 0.7 * self._batch_seconds + 0.3 * taken if self._batch_seconds else taken
+        return answers
+
+
+def _tell(loop: asyncio.AbstractEventLoop, heard: Callable[[Future[_Answers]], None], work: Future[_Answers]) -> None:
+    """Calls `heard` in the loop's thread, unless that loop has ended: then nobody waits."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(heard, work)
 
 
 def _cancel(searches: Mapping[SearchKey, _Waiters]) -> None:
