@@ -11,6 +11,8 @@ where more of it is better. `BOUND`: a side that is no peer and stays out of the
 """
 
 import argparse
+import ast
+import hashlib
 import json
 import os
 import re
@@ -27,7 +29,6 @@ from typing import Any
 
 from benchmarks.peers.pairing import Peer, Told, family, load
 from inference.scoring.tables import markdown
-from steprag.engines.models import sha256_of
 
 HOME = Path(__file__).resolve().parent
 ROOT = HOME.parents[1]
@@ -123,13 +124,19 @@ def played(module: ModuleType, work: Path, python: str | Path, function: str, pa
     return json.loads(out.read_text(encoding="utf-8"))
 
 
+def code_of(file: Path) -> str:
+    """The hash of what a comparison does: other words in its docstring leave its results valid."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return hashlib.sha256(ast.dump(ast.Module(tree.body[1:], [])).encode()).hexdigest()
+
+
 def compare(file: Path, work: Path, rounds: int, sources: Path | None) -> None:
     """Each pair of runs to a file beside `work`, so that none is lost.
 
     `{"pairs": {peer: [[ours, theirs]]}, "equal": {peer: what}, "why": {peer: reason}, "loads": [], "of": script}`.
     """
     module, ways = load(file), {}
-    told = Told(pairs={}, equal={}, why={}, loads=[], of=sha256_of(file))
+    told = Told(pairs={}, equal={}, why={}, loads=[], of=code_of(file))
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     ours = partial(played, module, work, sys.executable, path=str(ROOT))
@@ -219,7 +226,7 @@ def section(file: Path, told: Told) -> tuple[float, list[str], list[str], str]:
 def page(files: dict[Path, Path]) -> str:
     """Of the comparisons and their results, as far as there are some."""
     found = {file: json.loads(each.read_text(encoding="utf-8")) for file, each in files.items() if each.exists()}
-    told = {file: one for file, one in found.items() if one.get("of") == sha256_of(file)}  # not an older script's
+    told = {file: one for file, one in found.items() if one.get("of") == code_of(file)}  # not an older script's
     loads = [load for each in told.values() for load in each["loads"]] or [0.0]
     machine = f"The machine had {os.cpu_count()} cores and a load of {min(loads):.0f} to {max(loads):.0f}."
     sections = [section(*each) for each in told.items()]
@@ -251,7 +258,7 @@ def main() -> None:
         try:
             compare(file, runs / file.stem, given.rounds, given.sources)
         except Unavailable as error:  # ours, or the inputs: the other comparisons go on
-            failed = Told(pairs={}, equal={}, why={"ours": str(error)}, loads=[], of=sha256_of(file))
+            failed = Told(pairs={}, equal={}, why={"ours": str(error)}, loads=[], of=code_of(file))
             (runs / f"{file.stem}.json").write_text(json.dumps(failed, indent=1), encoding="utf-8")
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page({file: runs / f"{file.stem}.json" for file in dict.fromkeys([*every, *chosen])}))

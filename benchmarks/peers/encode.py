@@ -4,7 +4,7 @@ Inputs: the 2,645 passages of Atlas, the embedded encoder (MiniLM of 6 layers, u
 side, a thread a core. Timed: whole processes. Equal: each passage's vector has a cosine of at least 0.9999 to ours.
 Why: most is the same products of matrices; ours are small enough for a core's cache, and hardly padded. Of our
 peak some 100 MiB are pandas, pyarrow and peft: sentence-transformers imports them where they are installed, and our
-trainings need them.
+trainings need them. `in_our_environment` is a bound and no peer: sentence-transformers where they are.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ FLASHRAG = Peer(f"""transformers==5.23.0 datasets==5.2.0 langid==1.1.6 termcolor
 PEERS = {
     "flashrag": FLASHRAG,
     "sentence_transformers": Peer(f"sentence-transformers==6.2.0 transformers==5.23.0 {FAISS}"),
+    "in_our_environment": Peer(),
 }
 
 
@@ -75,6 +76,9 @@ def sentence_transformers(work: Path) -> Told:
     index.add(vectors)
     faiss.write_index(index, str(file := work / "st.index"))
     return {"index": str(file)}
+
+
+in_our_environment, BOUND = sentence_transformers, "in_our_environment"
 
 
 def equal(ours: Told, theirs: Told) -> str:
