@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import importlib
 import sys
 from typing import TYPE_CHECKING
 
 from steprag import cli
 from steprag.cli import Command, CommandTable
+from steprag.engines.threads import rare_collections
 
 if TYPE_CHECKING:
     from steprag.config.load import StageConfig
@@ -108,12 +111,16 @@ TABLE = CommandTable(COMMANDS, FIRST, NOUNS, MOVED, UNTOUCHED)
 
 def main(argv: list[str] | None = None) -> int:
     """Runs `argv` (default: the process's arguments) and returns the exit code."""
-    return cli.main(TABLE, argv)
+    if argv is None:
+        atexit.register(gc.freeze)  # a process that ends need not look once more for what is unused: a second of torch
+    with rare_collections(700, 100):
+        return cli.main(TABLE, argv)
 
 
 def run(argv: list[str]) -> int:
     """Runs one command in this process; errors propagate."""
-    return cli.run(TABLE, argv)
+    with rare_collections(700, 100):
+        return cli.run(TABLE, argv)
 
 
 def configurations() -> list[type[StageConfig]]:

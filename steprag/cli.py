@@ -6,8 +6,6 @@ Nothing heavy is imported before the command is known, so `steprag --help` stays
 
 from __future__ import annotations
 
-import atexit
-import gc
 import importlib
 import shlex
 import sys
@@ -19,7 +17,6 @@ from typing import Any
 
 from steprag.config.env_file import without_env
 from steprag.console.terminal import extras_named, guarded
-from steprag.engines.threads import rare_collections
 from steprag.errors import ConfigError, nearest, quoted
 
 HELP = ("-h", "--help", "--help-all")
@@ -60,8 +57,6 @@ class _Untouched(ModuleType):
 
 def main(table: CommandTable, argv: list[str] | None = None) -> int:
     """Runs `argv` (default: the process's arguments) and returns the exit code."""
-    if argv is None:
-        atexit.register(gc.freeze)  # a process that ends need not look once more for what is unused: a second of torch
     if argv is None and {*HELP, "help"} & {*sys.argv}:
         sys.modules.update({name: _Untouched(name) for name in table.untouched if name not in sys.modules})
     return guarded(lambda words: run(table, words), sys.argv[1:] if argv is None else argv)
@@ -93,7 +88,7 @@ def run(table: CommandTable, argv: list[str]) -> int:
             place = argv.index(flag[0])
             argv = [*words, *argv[1:place], *filter(None, [flag[0].partition("=")[2]]), *argv[place + 1 :]]
         if argv[: len(words)] == words:
-            with extras_named(command.words), rare_collections(700, 100):
+            with extras_named(command.words):
                 return importlib.import_module(command.module).main(argv[len(words) :])
     raise _unknown(table, argv)
 

@@ -190,7 +190,7 @@ def compared(pairs: list[list[Told]], figure: str, more: bool) -> tuple[float, s
     values = [[{**side, **side.get("figures", {})}[figure] for side in pair] for pair in pairs]
     ours, theirs = map(statistics.median, zip(*values, strict=True))
     ratios = [max(mine if more else other, LEAST) / max(other if more else mine, LEAST) for mine, other in values]
-    middle, spread = statistics.median(ratios), f" ({min(ratios):.2f} to {max(ratios):.2f})" if len(ratios) > 1 else ""
+    middle, spread = statistics.median(ratios), f" ({min(ratios):.2f}–{max(ratios):.2f})" if len(ratios) > 1 else ""
     better = f"**{middle:.2f}**{spread}" if ours or more else "none of ours"
     return middle, f"{theirs:.4g} / {ours:.4g}: {better}"
 

@@ -4,8 +4,8 @@
 (ReasonRAG: 64 rollouts, 2 children, a judge; ProRAG: 200 simulations, 5 children, 16 questions at once), ours with its
 defaults at 64 requests at once. A pair is what each method's own code takes (`steprag pairs`,
 `preference_data_generatoin.py`); ProRAG asks a judge, here it is of a node's children the best and the worst by their
-value, 0.01 apart. It is right where the world calls the chosen step right and the rejected wrong. Equal: the questions
-and the world; the trees are each method's own. ReasonRAG's missing imports and lost helper are given back; its code is
+value, 0.01 apart. It is right where the world calls the chosen step right and the rejected wrong. Equal: questions
+and world. ReasonRAG's missing imports and lost helper are given back; its code is
 not changed. Left out: Tree-GRPO, whose manager speaks verl's tensors and not text, and rStar, which solves sums without
 a retriever.
 """

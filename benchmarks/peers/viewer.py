@@ -2,7 +2,7 @@
 
 2,000 episodes of 40 kB (80 MB): question, two searches with their passages, an answer; ours as predictions of a run,
 inspect's as a log that its own writer made. Each viewer is started anew, and Chromium opens its page until the text of
-the first question stands there. Memory and processor are the server's, not the page's. Equal: the episodes. Ours reads
+the first question stands there. Memory and processor: the server's. Equal: the episodes. Ours reads
 all lines once, to find any of them later; inspect's log has a list of its own.
 """
 
