@@ -3,11 +3,11 @@
 Inputs: 100,000 made passages of 40 words and a title (a vocabulary of 50,000, as frequent as words are) and 5,000
 questions of 6 words, in words that every analyser reads alike; a title counts four times, as with us. Timed: 10
 passages a question, with their texts; building in the figures. Equal: the same passages in the same order, but for
-equal scores. Why: both add up bm25s's numbers; ours adds a word of many passages as a whole column, and counts terms into a
-file as it builds, which saves memory then. Those columns, the last answers and SciPy, which bm25s imports,
-take more later. The goal of 1.9 is missed: of our 0.77 ms a question, scores take 0.26 and
-passages 0.13; the rest is the way to the thread that searches and back. The library goes there as the agent does, so
-that searches of many meet in batches.
+equal scores. Why: both add up bm25s's numbers; ours adds a word of many passages as a whole column, and counts terms
+into a file as it builds, which saves memory then. Those columns, the last answers and SciPy, which bm25s imports, take
+more later. The goal of 1.9 is missed: of our 0.77 ms a question, scores take 0.26 and passages 0.13; the rest is the
+way to the thread that searches and back. The library goes there as the agent does, so that searches of many meet in
+batches.
 """
 
 import json
