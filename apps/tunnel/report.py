@@ -133,19 +133,21 @@ def verdict(found: PairedDifference) -> str:
     return "opposite" if found.high < 5 else "open"
 
 
-def against_outcomes(cells: Mapping[str, CellResults]) -> list[tuple[str, str, PairedDifference]]:
-    """Of every cell of the village that is there, and each of `LABELS`: by how much it beats outcomes. Fewer questions,
-    as of --quick, judge nothing.
-    """
+Differences = list[tuple[str, str, PairedDifference]]
+"""Of a cell and a label: by how much it beats outcomes."""
+
+
+def against_outcomes(cells: Mapping[str, CellResults]) -> Differences:
+    """Of each cell of the village that is there and each of `LABELS`. Fewer questions, as of --quick, judge nothing."""
     return [(name, arm, cells[name].over(arm)) for name in EXPECTED for arm in LABELS
             if name in cells and len(cells[name].hops) >= VILLAGE.tests
             and len(cells[name].told.get(arm, {}).keys() & cells[name].told.get(BASE, {}).keys()) > 1]  # fmt: skip
 
 
-def _hypotheses(cells: Mapping[str, CellResults]) -> list[str]:
+def _hypotheses(told: Differences) -> list[str]:
     """What was expected of the village, and what came of it."""
     rows = [[name, arm, str(len(found.seeds)), *found.shown, EXPECTED[name], verdict(found)]
-            for name, arm, found in against_outcomes(cells)]  # fmt: skip
+            for name, arm, found in told]  # fmt: skip
     if not rows:
         return []
     head = ["cell", "label", "seeds", "points over outcomes (95 %, t)", "bootstrap", "expected", "found"]
@@ -211,9 +213,8 @@ def draw(cell: CellResults, path: Path) -> bool:
     return True
 
 
-def draw_cells(cells: Mapping[str, CellResults], path: Path) -> bool:
+def draw_cells(told: Differences, path: Path) -> bool:
     """The labels' points over outcomes, a line a cell; False where it cannot be drawn."""
-    told = against_outcomes(cells)
     if not told or not can_draw():
         return False
     names = list(dict.fromkeys(name for name, _, _ in told))
@@ -243,8 +244,9 @@ def write(out: Path, command: str) -> Path:
     picture = "![Points over outcomes by hops of the test question](hops.png)"
     judged = len(main.hops) >= MAIN.tests  # fewer questions of --quick judge nothing
     goals = _goals(cells) if judged else [QUICK, ""] if main.name in [cell.name for cell in CELLS] else []
-    lines = ["# The wind tunnel", "", f"    {command}", "", *goals, *_hypotheses(cells)]
-    lines += ["![Points over outcomes by cell](cells.png)", ""] * draw_cells(cells, out / "cells.png")
+    told = against_outcomes(cells)
+    lines = ["# The wind tunnel", "", f"    {command}", "", *goals, *_hypotheses(told)]
+    lines += ["![Points over outcomes by cell](cells.png)", ""] * draw_cells(told, out / "cells.png")
     lines += [picture, ""] * draw(main, out / "hops.png")
     for name, cell in cells.items():
         lines += _rates(cell) if name in RATES_NAMES else _cell(cell)

@@ -251,7 +251,7 @@ class Bm25Searcher:
         self._vocabulary = _read_vocabulary(self._folder)
         self._shares, self._rows, self._starts = (
             mapped_list(self._folder / f"{name}.csc.index.npy", kind, _mend(self._folder))
-            for name, kind in {"data": "f", "indices": "i", "indptr": "i"}.items()
+            for name, kind in (("data", "f"), ("indices", "i"), ("indptr", "i"))
         )
         self._columns: dict[int, np.ndarray] = {}
         self._found = np.zeros(add_on.rows, dtype=np.float32)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -90,8 +90,7 @@ class FolderRetriever:
         self._running: dict[SearchKey, _Waiters] = {}
         """The batch in the worker thread: who asks for the same meanwhile waits too."""
         self._work: Future[_Answers] | None = None
-        """That batch, or the one that was last there; `_due` while queries wait for the next."""
-        self._due = False
+        """That batch, or the one that was last there."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cache = search_cache()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="retriever")
@@ -150,12 +149,11 @@ class FolderRetriever:
             self.counts.remembered += 1
             return found
         if (loop := asyncio.get_running_loop()) is not self._loop:  # what an ended loop left has nobody who waits
-            self._loop, self._due, self._waiting, self._running = loop, False, {}, {}
+            self._loop, self._waiting, self._running = loop, {}, {}
+        if not self._waiting and not self._running:
+            loop.call_soon(self._begin)  # whoever asks in the same turn of the loop is in the same batch
         waiter = loop.create_future()
         (self._running.get(asked) or self._waiting.setdefault(asked, [])).append(waiter)
-        if not self._due:
-            self._due = True
-            loop.call_soon(self._begin)  # whoever asks in the same turn of the loop is in the same batch
         return await waiter
 
     async def alike(self, queries: Sequence[str], texts: Sequence[str]) -> Sequence[Sequence[float]]:
@@ -183,7 +181,8 @@ class FolderRetriever:
         if self._closed:
             return
         self._closed = True
-        _cancel(self._waiting)
+        for waiter in itertools.chain.from_iterable(self._waiting.values()):
+            waiter.cancel()
         if self._loading is not None and not self._loading.cancel():
             await self.load_finished()
         if self._work is not None and not self._work.done():
@@ -197,13 +196,11 @@ class FolderRetriever:
             taken = dict(itertools.islice(self._waiting.items(), self._batch))
             self._waiting = {asked: waiters for asked, waiters in self._waiting.items() if asked not in taken}
             self._running = {asked: them for asked, them in taken.items() if not all(one.done() for one in them)}
-        self._due = bool(self._running)
-        if self._due:
+        if self._running:
             self.counts.batches += 1
             self.counts.batched += len(self._running)
-            assert self._loop is not None
             self._work = self._worker.submit(self._search_batch, self._loaded, list(self._running))
-            self._work.add_done_callback(partial(_tell, self._loop, self._answer))
+            self._work.add_done_callback(partial(_tell, asyncio.get_running_loop(), self._answer))
 
     def _answer(self, work: Future[_Answers]) -> None:
         """Hands every waiter its passages, or what went wrong; then begins the next batch."""
@@ -236,9 +233,3 @@ def _tell(loop: asyncio.AbstractEventLoop, heard: Callable[[Future[_Answers]], N
     """Calls `heard` in the loop's thread, unless that loop has ended: then nobody waits."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(heard, work)
-
-
-def _cancel(searches: Mapping[SearchKey, _Waiters]) -> None:
-    for waiters in searches.values():
-        for waiter in waiters:
-            waiter.cancel()
