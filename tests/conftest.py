@@ -15,6 +15,7 @@ import pytest
 from filelock import FileLock
 
 from apps.commands import main
+from apps.viewer import answers
 from indexes.commands.build import IndexConfig, build_index
 from indexes.folder.sealing import Built
 from steprag.config.load import load_config
@@ -61,6 +62,15 @@ def _transformers_as_it_was() -> Iterator[None]:
     yield
     if modeling := sys.modules.get("transformers.modeling_utils"):
         assert modeling.PreTrainedModel.tie_weights.__name__ == "tie_weights", "a load of weights still runs"
+
+
+@pytest.fixture(autouse=True)
+def _viewer_reads_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The viewer reads on in a file for a part of a second, and a page asks again. A test asks once: however slow the
+    machine is, it gets the whole file.
+    """
+    for name in ("SLICE", "FIRST"):
+        monkeypatch.setattr(answers, name, 60.0)
 
 
 @pytest.fixture
