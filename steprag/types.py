@@ -49,8 +49,7 @@ class Usage:
     charged: int | None = omitted()
 
     def __add__(self, other: Usage) -> Usage:
-        both = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Usage(*(one if more is None else more if one is None else one + more for one, more in both))
+        return Usage.total((vars(self).values(), vars(other).values()))
 
     @classmethod
     def total(cls, usages: Iterable[Iterable[int | None]]) -> Usage:

@@ -112,6 +112,11 @@ class GrpoSection(Section):
     )
 
     @property
+    def at_once(self) -> int:
+        """Episodes of a step that are played at the same time."""
+        return self.questions * max(self.episodes, self.branch)
+
+    @property
     def holds_reference(self) -> bool:
         """Whether the policy that training starts from is kept, to measure the divergence from it."""
         return self.log_kl or self.beta > 0

@@ -268,7 +268,7 @@ def memory(config: TrainConfig, shape: Shape, data: Data, devices: int) -> Memor
         return learning
     # A block's activations over every prompt of a step, padded to the longest, their mask, the last tokens' logits with
     # two copies, and keys and values of all blocks.
-    episodes = config.grpo.questions * max(config.grpo.episodes, config.grpo.branch) / config.workers
+    episodes = config.grpo.at_once / config.workers
     tokens = episodes * longest
     block = tokens * width * (2 * shape.hidden_size + 3 * shape.intermediate_size) + tokens * longest
     cache, logits = tokens * width * 2 * shape.kv * shape.num_hidden_layers, episodes * shape.vocab_size * 4 * 3

@@ -80,9 +80,8 @@ class Engine:
                 "train: vLLM has ended; it is started again")  # fmt: skip
             asked = {"dtype": "bfloat16" if self._config.bf16 else "float32", **section.engine_args}
             fixed: dict[str, Any] = {"logprobs_mode": "processed_logprobs", "generation_config": "vllm"}
-            at_once = section.questions * max(section.episodes, section.branch)
             spec = EngineSpec(
-                "vllm", self._config.model, parallel=-(-at_once // 4), context=self._config.max_length,
+                "vllm", self._config.model, parallel=-(-section.at_once // 4), context=self._config.max_length,
                 args=asked | fixed, lora_rank=self._config.lora.rank,
             )  # fmt: skip
             endpoint = self._stack.enter_context(serving_us(spec))
