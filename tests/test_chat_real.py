@@ -28,6 +28,8 @@ from tests.fakes import descendants, wait_for
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-of-the-tests"
+MODEL = ("--adapter", next(iter(shipped_adapters())), "--policy.concurrency", "1")
+"""Of an index of other passages than all of Atlas nobody's model answers unless it is named."""
 
 
 @pytest.fixture(scope="module")
@@ -76,15 +78,14 @@ def test_a_turn_over_http_is_what_infer_predicts(index: Path, tmp_path: Path) ->
         "".join(json.dumps({"id": str(n), "question": q.question, "golden_answers": ["x"]}) + "\n"
                 for n, q in enumerate(questions))
     )  # fmt: skip
-    with service(index, tmp_path / "chat", "--policy.concurrency", "1") as (_, client):
+    with service(index, tmp_path / "chat", *MODEL) as (_, client):
         for question in questions:
             state = ""
             for event in follow(client, ask(client, question.question)):
                 state = next_state(state, event)
     turns = list(read_records(tmp_path / "chat/turns.jsonl", Turn))
-    adapter = next(iter(shipped_adapters()))
     argv = ["infer", "--questions", str(tmp_path / "questions.jsonl"), "--index", str(index), "--out",
-            str(tmp_path / "infer"), "--adapter", adapter, "--policy.concurrency", "1"]  # fmt: skip
+            str(tmp_path / "infer"), *MODEL]  # fmt: skip
     assert main(argv) == 0
     predictions = list(read_records(tmp_path / "infer/predictions.jsonl", Prediction))
     for turn, predicted in zip(turns, predictions, strict=True):
@@ -99,13 +100,13 @@ def test_a_turn_over_http_is_what_infer_predicts(index: Path, tmp_path: Path) ->
 def test_a_killed_service_goes_on_and_a_cancelled_turn_frees_its_slot(index: Path, tmp_path: Path) -> None:
     question = read_questions(atlas.path("test"))[4].question
     tmp_path.chmod(0o755)
-    with service(index, tmp_path, "--policy.concurrency", "1") as (process, client):
+    with service(index, tmp_path, *MODEL) as (process, client):
         turn = ask(client, question)
         client.post("/api/files/some", params={"name": "a.txt"}, content="Lima is a city.")
         follow(client, turn, most=40)
         process.kill()
         process.wait(30)
-    with service(index, tmp_path, "--policy.concurrency", "1") as (process, client):
+    with service(index, tmp_path, *MODEL) as (process, client):
         events = follow(client, turn)
         assert events[-1]["type"] == "turn.finished"
         cancelled = ask(client, "Who wrote the laws of Denmark?")
@@ -145,7 +146,7 @@ def test_other_engines_stream_and_answer_after_a_cancelled_turn(engine: str, ind
 
 
 def test_an_engine_that_dies_is_told_and_the_service_stays(index: Path, tmp_path: Path) -> None:
-    with service(index, tmp_path, "--policy.concurrency", "1") as (process, client):
+    with service(index, tmp_path, *MODEL) as (process, client):
         turn = ask(client, read_questions(atlas.path("test"))[4].question)
         follow(client, turn, most=10)
         engines = descendants(process.pid)
