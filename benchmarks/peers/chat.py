@@ -2,9 +2,8 @@
 
 64 questions of the fixed world of `scripted.py`, whose engine writes a call's words evenly over 100 ms, streamed; each
 turn is one agent that searches until it answers, in Search-R1's tags. LangGraph: its development server, the agent as a
-graph of two nodes, runs without a thread. `engine` is a bound and no peer: the same turns without any service, the
-client asks the engine itself, and its processor time is the client's. Equal: the answers. LangGraph
-queues each run for one of its 16 workers.
+graph of two nodes, runs without a thread. `engine` is a bound and no peer: the client asks the engine itself, and the
+processor time is the client's. Equal: the answers. LangGraph queues each run for one of its 16 workers.
 """
 
 import json

@@ -5,9 +5,8 @@
 defaults at 64 requests at once. A pair is what each method's own code takes (`steprag pairs`,
 `preference_data_generatoin.py`); ProRAG asks a judge, here it is of a node's children the best and the worst by their
 value, 0.01 apart. It is right where the world calls the chosen step right and the rejected wrong. Equal: questions
-and world. ReasonRAG's missing imports and lost helper are given back; its code is
-not changed. Left out: Tree-GRPO, whose manager speaks verl's tensors and not text, and rStar, which solves sums without
-a retriever.
+and world. ReasonRAG's missing imports and lost helper are given back. Left out: Tree-GRPO, which speaks verl's tensors
+and not text, and rStar, which has no retriever.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """A long run opened in a browser: seconds from the address to the first row, and the viewer's memory.
 
-2,000 episodes of 40 kB (80 MB): question, two searches with their passages, an answer; ours as predictions of a run,
-inspect's as a log that its own writer made. Each viewer is started anew, and Chromium opens its page until the text of
-the first question stands there. Memory and processor: the server's. Equal: the episodes. Ours reads
-all lines once, to find any of them later; inspect's log has a list of its own.
+2,000 episodes of 40 kB (80 MB): question, two searches with their passages, an answer, in files of each tool's own.
+Each viewer is started anew, and Chromium opens its page until the text of the first question stands there. Memory and
+processor: the server's. Equal: the episodes. Ours reads all lines once, to find any of them later; inspect's log has a
+list of its own.
 """
 
 import json
