@@ -456,6 +456,20 @@ def test_the_gradient_is_the_policy_gradient_of_samples(speaker: Path, tmp_path:
             assert torch.allclose(found[name], weight.grad, atol=2e-5), name
 
 
+def test_what_prompts_begin_with_is_computed_once_before_they_are_sampled(speaker: Path, tmp_path: Path) -> None:
+    said, seen = [], []
+    for share_prefix in (True, False):
+        with trainer_for(speaker, tmp_path / str(share_prefix), share_prefix=share_prefix) as trainer:
+            prompts = [prompt_tokens(prompt, trainer.processing_class) for prompt, _ in spoken()]
+            backbone = trainer.model.base_model
+            with mock.patch.object(backbone, "forward", wraps=backbone.forward) as forward:
+                said.append([trainer.sample(some, 7) for some in (prompts, prompts[:2], prompts[:1])])
+        seen.append(sum(call.kwargs["input_ids"].numel() for call in forward.call_args_list))
+    assert said[0] == said[1]
+    assert len({len(prompt) for prompt in prompts}) > 1
+    assert seen[0] < 0.8 * seen[1]
+
+
 @pytest.mark.parametrize("beta", [0.0, 0.5])
 def test_dropped_groups_count_among_the_tokens_and_are_held_to_the_reference(
     beta: float, speaker: Path, tmp_path: Path

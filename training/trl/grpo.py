@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from os.path import commonprefix
 from typing import Any
 
 import torch
@@ -196,12 +197,30 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         section = self.stage.config.grpo
         how: dict[str, Any] = {"do_sample": True, "temperature": section.temperature, "top_k": 0, "top_p": 1.0}
         how |= {"max_new_tokens": section.max_tokens, "eos_token_id": self.eos_token_ids, "pad_token_id": self.fill}
-        ids, mask = (part.to(self.accelerator.device) for part in padded(prompts, self.fill, "left"))
         with self._still(), torch.random.fork_rng(), self.accelerator.autocast():
             torch.manual_seed(seed)
+            asked = self._asked(prompts)
             config = GenerationConfig(**how, disable_compile=True)
-            made = self.playing.generate(input_ids=ids, attention_mask=mask, generation_config=config)
-        return [ended_at(row, self.eos_token_ids) for row in made[:, ids.size(1) :].tolist()]
+            made = self.playing.generate(**asked, generation_config=config)
+        return [ended_at(row, self.eos_token_ids) for row in made[:, asked["input_ids"].size(1) :].tolist()]
+
+    def _asked(self, prompts: list[list[int]]) -> dict[str, Any]:
+        """Arguments of `generate`. Keys and values of what all prompts begin with are computed once, where training
+        shares prefixes; the padding then stands behind it.
+        """
+        text = self.playing.config.get_text_config()
+        shares = self.stage.config.shares and not getattr(text, "sliding_window", None)  # windows count padding
+        head = commonprefix(prompts)[: min(map(len, prompts)) - 1] if shares and len(prompts) > 1 else []
+        rest = padded([prompt[len(head) :] for prompt in prompts], self.fill, "left")
+        ids, mask = (part.to(self.accelerator.device) for part in rest)
+        if not head:
+            return {"input_ids": ids, "attention_mask": mask}
+        begun = torch.tensor([head], device=ids.device)
+        cache = self.playing(input_ids=begun, use_cache=True, logits_to_keep=1).past_key_values
+        cache.batch_repeat_interleave(len(prompts))
+        rows = begun.expand(len(prompts), -1)
+        ids, mask = torch.cat([rows, ids], dim=1), torch.cat([torch.ones_like(rows), mask], dim=1)
+        return {"input_ids": ids, "attention_mask": mask, "past_key_values": cache}
 
     def score(self, texts: list[Scored]) -> list[float]:
         """The log-probability of each text behind its prompt, by the weights as they stand."""
