@@ -38,7 +38,7 @@ from training.play.world import GrpoStage, staged
 from training.trl.batches import dealt, ended_at, padded, question_order
 from training.trl.common import REFERENCE, Refreezing, common_arguments, run_trainer, save
 from training.trl.mismatch import Mismatch
-from training.trl.shared_prefix import sharing_if_asked
+from training.trl.shared_prefix import shareable, sharing_if_asked
 
 
 class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
@@ -208,8 +208,9 @@ class EpisodeGRPOTrainer(Refreezing, GRPOTrainer):
         """Arguments of `generate`. Keys and values of what all prompts begin with are computed once, where training
         shares prefixes; the padding then stands behind it.
         """
-        text = self.playing.config.get_text_config()
-        shares = self.stage.config.shares and not getattr(text, "sliding_window", None)  # windows count padding
+        config = self.playing.config
+        windowed = getattr(config.get_text_config(), "sliding_window", None)  # a window would count the padding
+        shares = self.stage.config.shares and shareable(config) and not windowed
         head = commonprefix(prompts)[: min(map(len, prompts)) - 1] if shares and len(prompts) > 1 else []
         rest = padded([prompt[len(head) :] for prompt in prompts], self.fill, "left")
         ids, mask = (part.to(self.accelerator.device) for part in rest)

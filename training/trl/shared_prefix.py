@@ -118,6 +118,13 @@ def sharing_if_asked(model: Any, config: TrainConfig) -> AbstractContextManager[
     return sharing(model, config.row_tokens) if config.shares else nullcontext()
 
 
+def shareable(config: Any) -> bool:
+    """Whether a model of this configuration can share prefixes, as far as its layers say."""
+    text = config.get_text_config()
+    full = set(getattr(text, "layer_types", None) or ["full_attention"]) == {"full_attention"}
+    return full and config._attn_implementation == "sdpa" and not hasattr(text, "output_router_logits")
+
+
 @contextmanager
 def sharing(model: Any, budget: int) -> Iterator[SharedPrefix]:
     """While the block runs, `model`'s backbone (of a causal language model, bare or under PEFT) shares prefixes.
@@ -129,7 +136,7 @@ def sharing(model: Any, budget: int) -> Iterator[SharedPrefix]:
     text = causal.config.get_text_config()
     kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
     attention = causal.config._attn_implementation
-    if kinds != {"full_attention"} or attention != "sdpa" or hasattr(text, "output_router_logits"):
+    if not shareable(causal.config):
         what = f"{type(causal).__name__} ({', '.join(sorted(kinds))}, {attention})"
         raise ConfigError(f"share_prefix is not for {what}; set --share_prefix false")
     backbone = causal.base_model
